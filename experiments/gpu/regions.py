@@ -2,7 +2,7 @@
 """On a machine with a GPU: which calls of models' regions are replays, right, and how fast.
 
     python experiments/gpu/regions.py WORK [--only NAME ...] [--jobs 12] [--seconds 500]
-    python experiments/gpu/regions.py WORK --time ROUNDS [--only PHASE-NAME ...] [--seconds 500]
+    python experiments/gpu/regions.py WORK --time PROCESSES [--only PHASE-NAME ...] [--seconds 500]
 
 For an interpreter with torch for that GPU, transformers and timm. Each model is small, so that the
 host counts. One process calls it through ``mode="reduce-overhead"`` with our graphs or torch's own,
@@ -10,16 +10,16 @@ without gradients or in training, and compares each call with eager mode: result
 all gradients. A row has the calls of regions after the third of their signature, and how many of
 them were replays. WORK/regions.jsonl keeps rows as they come; a second call does the rest.
 
-With ``--time``, processes run one after the other, one with our graphs and one with torch's own in
-each round, after one of each at once that fills caches. Each times all models. WORK/times.jsonl has
-the median milliseconds of a step and the memory that torch had reserved for the model at most, and
-what is printed at the end compares the medians of the processes. A second call adds to them.
+With ``--time``, as many processes of each side, with our graphs and with torch's own, prepare a
+model at once, after one of each that fills caches. Then they time it one after the other, by turns,
+while the others wait. WORK/times.jsonl has the median milliseconds of a step and the megabytes that
+torch had reserved in the process at most. What is printed compares the medians of the processes. A
+second call adds to them. Names like ``train-usual-gpt2`` are models of usual size, for memory.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import os
 import subprocess
@@ -167,6 +167,12 @@ TRANSFORMERS: dict[str, tuple[str, str, dict[str, Any], str]] = {
         "text",
     ),
 }
+# Of usual size: as transformers' defaults are, and eight texts of 256 or 32 pictures.
+_USUAL: dict[str, dict[str, Any]] = {
+    "gpt2": {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+    "opt": {"dropout": 0.0},
+    "bert": _NO_DROPOUT,
+}
 TIMM = (
     "resnet18",
     "convnext_atto",
@@ -189,6 +195,7 @@ LENGTH, CALLS = 32, 14
 def make_model(name: str) -> tuple[Any, str]:
     import torch
 
+    usual, name = name.startswith("usual-"), name.removeprefix("usual-")
     if name in TIMM:
         import timm
 
@@ -197,6 +204,7 @@ def make_model(name: str) -> tuple[Any, str]:
         import transformers
 
         cls, config, values, kind = TRANSFORMERS[name]
+        values = _USUAL[name] if usual else values
         model = getattr(transformers, cls)(getattr(transformers, config)(**values))
     torch.manual_seed(0)
     for weight in model.parameters():
@@ -209,13 +217,17 @@ def make_model(name: str) -> tuple[Any, str]:
     return model, kind
 
 
-def make_batch(kind: str, number: int, dtype: Any, device: str) -> dict[str, Any]:
+def make_batch(
+    kind: str, number: int, dtype: Any, device: str, usual: bool = False
+) -> dict[str, Any]:
     import torch
 
     draw = torch.Generator().manual_seed(number)
     if kind == "image":
-        return {"x": torch.randn(4, 3, 224, 224, generator=draw).to(device, dtype)}
-    ids = torch.randint(4, 1000, (2, LENGTH), generator=draw).to(device)
+        images = torch.randn(32 if usual else 4, 3, 224, 224, generator=draw)
+        return {"x": images.to(device, dtype)}
+    shape = (8, 256) if usual else (2, LENGTH)
+    ids = torch.randint(4, 1000, shape, generator=draw).to(device)
     if kind == "hidden":
         return {"input_ids": ids}
     if kind == "sound":
@@ -261,7 +273,8 @@ def make_step(name: str, training: bool, half: bool) -> tuple[Any, Any, Callable
     for part in model.modules():
         if isinstance(part, torch.nn.modules.batchnorm._BatchNorm):
             part.eval()
-    batches = [make_batch(kind, number, dtype, device) for number in range(CALLS)]
+    usual = name.startswith("usual-")
+    batches = [make_batch(kind, number, dtype, device, usual) for number in range(CALLS)]
 
     def step(function: Any, number: int) -> Any:
         values = batches[number % CALLS]
@@ -324,55 +337,50 @@ def run_one(name: str, training: bool, half: bool, ours: bool) -> dict[str, Any]
     return {"wrong": wrong, **(_count_replays() if ours else {})}
 
 
-def time_all(names: list[str], ours: bool) -> None:
-    """Time models in this process, and print a row of each."""
-    import gc
-
+def time_one(name: str, ours: bool) -> None:
+    """Prepare a model in this process, wait for a line on stdin, time it, and print a row."""
     import torch
 
     if ours:
         use_our_graphs()
-    for name in names:
-        phase, _, model_name = name.partition("-")
-        gc.collect()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_reserved()
-        model, compiled, step = make_step(model_name, phase == "train", False)
-        step = functools.partial(step, compiled)
-        row: dict[str, Any] = {"name": name, "side": "ours" if ours else "native"}
-        try:
-            row["ms"] = _time_steps(step, model, phase == "train")
-            row["most_mb"] = (torch.cuda.max_memory_reserved() - before) / 2**20
-        except Exception as error:
-            row["error"] = str(error)[:200]
-        del model, compiled, step
-        torch._dynamo.reset()
-        print(json.dumps(row), flush=True)
+    phase, _, model_name = name.partition("-")
+    row: dict[str, Any] = {"name": name, "side": "ours" if ours else "native"}
+    try:
+        run_steps = _make_steps(model_name, phase == "train")
+        run_steps(20)
+        print("ready", flush=True)
+        if not sys.stdin.readline():
+            return
+        run_steps(20)
+        found = []
+        for _ in range(9):
+            began = time.perf_counter()
+            run_steps(20)
+            found.append((time.perf_counter() - began) / 20 * 1000)
+        row["ms"] = median(found)
+        row["most_mb"] = torch.cuda.max_memory_reserved() / 2**20
+    except Exception as error:
+        row["error"] = str(error)[:200]
+    print(json.dumps(row), flush=True)
 
 
-def _time_steps(step: Callable[[int], Any], model: Any, training: bool) -> float:
-    """The median milliseconds of a step with an optimizer."""
+def _make_steps(name: str, training: bool) -> Callable[[int], None]:
+    """A function that makes so many steps, in training with an optimizer."""
     import torch
 
+    model, compiled, step = make_step(name, training, False)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4) if training else None
 
-    def steps(count: int) -> None:
+    def run_steps(count: int) -> None:
         for number in range(count):
             torch.compiler.cudagraph_mark_step_begin()
-            step(number)
+            step(compiled, number)
             if optimizer is not None:
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
         torch.cuda.synchronize()
 
-    steps(20)
-    found = []
-    for _ in range(9):
-        began = time.perf_counter()
-        steps(20)
-        found.append((time.perf_counter() - began) / 20 * 1000)
-    return sorted(found)[len(found) // 2]
+    return run_steps
 
 
 def _count_replays() -> dict[str, Any]:
@@ -405,11 +413,12 @@ def _environ(caches: Path) -> dict[str, str]:
 
 
 def _run(job: tuple[str, str, str, str], work: Path) -> str:
+    name, phase, _, side = job
     began = time.monotonic()
     try:
         done = subprocess.run(
             [sys.executable, __file__, "--one", *job],
-            env=_environ(work / "caches" / "-".join(job)),
+            env=_environ(work / "caches" / "-".join((phase, name, side))),
             capture_output=True,
             text=True,
             timeout=280,
@@ -423,40 +432,75 @@ def _run(job: tuple[str, str, str, str], work: Path) -> str:
     return json.dumps(row)
 
 
-def _start_timing(side: str, names: Sequence[str], work: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, __file__, "--times", side, *names],
-        env=_environ(work / "caches" / side),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+class TimedProcess:
+    """A process that prepares a model, and times it when it is told to."""
+
+    def __init__(self, name: str, side: str, work: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, "--times", side, name],
+            env=_environ(work / "caches" / f"{name}-{side}"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def wait_until_ready(self) -> str:
+        """Wait, and return what it says then: a row, if it failed."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(("ready", "{")):
+                return "" if line.startswith("ready") else line
+        return ""
+
+    def time(self) -> str:
+        """Let it time its model, and return its row."""
+        out, _ = self._process.communicate("\n")
+        return next((line for line in out.splitlines() if line.startswith("{")), "")
+
+    def end(self) -> None:
+        """End it at once."""
+        self._process.kill()
+        self._process.communicate()
 
 
-def compare_times(names: Sequence[str], rounds: int, work: Path, seconds: float) -> None:
+def fill_caches(names: Sequence[str], work: Path, jobs: int) -> None:
+    """Let a process of each side prepare each model, so that those that are timed find caches."""
+
+    def fill(one: tuple[str, str]) -> None:
+        process = TimedProcess(*one, work)
+        process.wait_until_ready()
+        process.end()
+
+    missing = [
+        (name, side)
+        for name in names
+        for side in ("ours", "native")
+        if not (work / "caches" / f"{name}-{side}").exists()
+    ]
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(fill, missing))
+
+
+def compare_times(names: Sequence[str], count: int, work: Path, seconds: float, jobs: int) -> None:
     """Time models in processes by turns, keep rows, and print a comparison of the medians."""
     end = time.monotonic() + seconds
+    fill_caches(names, work, jobs)
     kept = work / "times.jsonl"
-    if not kept.exists():
-        groups = [names[first::4] for first in range(4)]
-        sides = ("ours", "native")
-        for one in [_start_timing(side, some, work) for some in groups for side in sides]:
-            one.communicate()
-        kept.touch()
-    rows = [json.loads(line) for line in kept.read_text().splitlines()]
-    for number in range(rounds):
-        sides = ("ours", "native") if number % 2 == 0 else ("native", "ours")
-        for side in sides:
-            if time.monotonic() > end:
-                break
-            out, _ = _start_timing(side, names, work).communicate()
-            lines = out.splitlines()
-            lines = [line for line in lines if line.startswith("{")]
-            rows += map(json.loads, lines)
-            with kept.open("a") as stream:
-                stream.writelines(line + "\n" for line in lines)
-            print(f"round {number}, {side}: {len(lines)} rows", flush=True)
-    print_medians(names, rows)
+    kept.touch()
+    for name in names:
+        if time.monotonic() > end:
+            break
+        # Neither side is always the first one.
+        sides = ["ours", "native", "native", "ours"] * count
+        processes = [TimedProcess(name, side, work) for side in sides[: 2 * count]]
+        rows = [process.wait_until_ready() for process in processes]
+        rows = [row or process.time() for row, process in zip(rows, processes)]
+        with kept.open("a") as stream:
+            stream.writelines(row.strip() + "\n" for row in rows if row)
+        print_medians([name], [json.loads(row) for row in rows if row])
+    print("all processes:")
+    print_medians(names, [json.loads(line) for line in kept.read_text().splitlines()])
 
 
 def print_medians(names: Sequence[str], rows: list[dict[str, Any]]) -> None:
@@ -486,11 +530,12 @@ def main() -> None:
     parser.add_argument("--sides", nargs="+", default=["ours"])
     parser.add_argument("--jobs", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=500)
-    parser.add_argument("--time", type=int, metavar="ROUNDS")
+    parser.add_argument("--time", type=int, metavar="PROCESSES")
     asked = parser.parse_args()
     asked.work.mkdir(parents=True, exist_ok=True)
     if asked.time:
-        compare_times(asked.only or TIMED, asked.time, asked.work, asked.seconds)
+        names = asked.only or TIMED
+        compare_times(names, asked.time, asked.work, asked.seconds, asked.jobs)
         return
     kept = asked.work / "regions.jsonl"
     done = set()
@@ -523,6 +568,6 @@ if __name__ == "__main__":
         found = run_one(model_, phase_ == "train", dtype_ == "bfloat16", side_ == "ours")
         print(json.dumps(found))
     elif sys.argv[1:2] == ["--times"]:
-        time_all(sys.argv[3:], sys.argv[2] == "ours")
+        time_one(sys.argv[3], sys.argv[2] == "ours")
     else:
         main()

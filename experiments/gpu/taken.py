@@ -7,7 +7,8 @@ FILLED has a directory of caches for each model of experiments/live/programs/fil
 experiments/live/filled.py fills them on a stand-in. Each model starts so many times from a copy of
 them (``filled``), and so many times from caches that a start on this GPU has made (``warm``), by
 turns. A row has the hits and misses of torch's caches, the Triton kernels that were not there
-before, and the seconds of the program. WORK/taken.jsonl keeps rows as they come.
+before, the seconds of the program, and how many kernels' configs it measured in how many of them.
+WORK/taken.jsonl keeps rows as they come.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ def run_program(model: str) -> None:
     from torch._dynamo.utils import counters
 
     torch.zeros(1, device="cuda")
+    measured = time_measurements()
     began = time.perf_counter()
     sys.argv = [str(PROGRAM), model]
     runpy.run_path(str(PROGRAM), run_name="__main__")
@@ -45,7 +47,26 @@ def run_program(model: str) -> None:
         for name, count in counters[part].items()
         if "cache" in name
     }
-    print(json.dumps({"seconds": round(seconds, 2), "caches": found}))
+    told = {"measured": len(measured), "measuring": round(sum(measured), 2)}
+    print(json.dumps({"seconds": round(seconds, 2), **told, "caches": found}))
+
+
+def time_measurements() -> list[float]:
+    """A list to which the seconds are added that each measurement of a kernel's configs takes."""
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+    seconds: list[float] = []
+    measure = CachingAutotuner.autotune_to_one_config
+
+    def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return measure(self, *args, **kwargs)
+        finally:
+            seconds.append(time.perf_counter() - began)
+
+    CachingAutotuner.autotune_to_one_config = timed
+    return seconds
 
 
 def kernels(caches: Path) -> set[str]:

@@ -161,8 +161,7 @@ class CaptureAttempt:
         try:
             with ExitStack() as undo:
                 verify = self._prepare_places(undo)
-                captured = self._record_graph()
-                self._verify_replay(captured, verify, undo)
+                captured = self._verify_replay(self._record_graph(), verify, undo)
                 undo.pop_all()
         finally:
             # It holds memory, and this object.
@@ -192,14 +191,11 @@ class CaptureAttempt:
         self._started, self._before = time.perf_counter(), pool.memory()
         self._donated = strategy.find_donated(call.leaves)
         self._memory = self._donated.results.memory if self._donated else self._memory
-        self._order = self._memory.order()
-        held = self._memory.busy(self._order)
-        if held:
-            raise CaptureBusy(held)
+        self._take_order()
         pool.wait_for_previous_replay()
         copies = self._signature.copies_arguments
         self._aliased = [] if copies else strategy.find_aliased(call.leaves)
-        stay = {*self._signature.indices, *(index for index, _ in self._aliased)}
+        stay = self._fixed_indices()
         inside = strategy.find_inside(call.leaves) if self._donated else None
         self._inputs = CopiedInputs(call.leaves, stay, inside)
         self._extents = _memory_extents(call.leaves[index] for index in self.observed.written)
@@ -217,6 +213,16 @@ class CaptureAttempt:
         self._inputs.copy(call.leaves)
         return verify
 
+    def _take_order(self) -> None:
+        """Be the next capture in the memory. Raises CaptureBusy if what it overwrites is in use."""
+        self._order = self._memory.order()
+        held = self._memory.busy(self._order)
+        if held:
+            raise CaptureBusy(held)
+
+    def _fixed_indices(self) -> list[int]:
+        return [*self._signature.indices, *(index for index, _ in self._aliased)]
+
     def _shares_memory(self) -> bool:
         leaves = self._call.leaves
         fixed = tensors_of(leaves[index] for index in self._signature.indices)
@@ -228,13 +234,19 @@ class CaptureAttempt:
         with capture.no_other():
             kept = HostBackup(self._strategy.find_spoilt(self._call.leaves, self._donated))
         put_back = remember_contents(changed, kept)
-        again = functools.partial(self._strategy.call_again, self._call)
-        self._compare_with(lambda: [again(), self._changes], put_back, undo)
+        undo.callback(put_back)
+        call_again, changes = self._strategy.call_again, self._changes
+        self._compare_with(
+            lambda prepare: [call_again(self._call, prepare), changes], put_back, undo
+        )
         # The capture can't use what the call has needed. So the device gets it back.
         capture.give_back()
 
     def _compare_with(
-        self, call: Callable[[], object], put_back: Callable[[], None], undo: ExitStack
+        self,
+        call: Callable[[Callable[[], None]], object],
+        put_back: Callable[[], None],
+        undo: ExitStack,
     ) -> None:
         has_drawn = self.observed.has_drawn
         self._verification = ResultVerification(self._pool, has_drawn, call, put_back)
@@ -244,13 +256,15 @@ class CaptureAttempt:
         """Capture the call, which executes nothing."""
         call, inputs, donated = self._call, self._inputs, self._donated
         compiled = capture.count_compiles()
-        if donated:
-            donated.let_go(call.leaves, self._pool, self._order)
         ops = CapturedOps(stops=True)
-        owned = set(map(storage_key, [*inputs.tensors, *tensors_of(call.leaves)]))
         enter = functools.partial(inputs.enter, self._pool.unowned)
         versions = inputs.versions()
-        with capture.own_casts():
+        with capture.no_other(), capture.own_casts():
+            # Another thread may have captured here since the plain call began.
+            self._take_order()
+            if donated:
+                donated.let_go(call.leaves, self._pool, self._order)
+            owned = set(map(storage_key, [*inputs.tensors, *tensors_of(call.leaves)]))
             graph, result = self._pool.capture(self._noting_function(ops), enter, self._memory)
         if capture.count_compiles() != compiled:
             raise CaptureDisturbed(
@@ -260,8 +274,7 @@ class CaptureAttempt:
         self._check_result(result)
         owned.update(storage_key(one) for one in _leaves(result) if type(one) in TENSORS)
         borrowed = [reference for reference, _ in ops.borrowed(owned, self._pool.kind)]
-        fixed = [*self._signature.indices, *(index for index, _ in self._aliased)]
-        places = {index: call.leaves[index] for index in fixed}
+        places = {index: call.leaves[index] for index in self._fixed_indices()}
         outputs = self._strategy.make_outputs(
             *(result, inputs, places, self._options.clone, self._pool.device),
             seen=self._signature,
@@ -323,8 +336,13 @@ class CaptureAttempt:
         if not all(map(self._strategy.may_move_result, moved)):
             raise Refused("a number of the result is not on the device, except in a capture")
 
-    def _verify_replay(self, captured: CapturedState, verify: bool, undo: ExitStack) -> None:
-        """Compare a replay with a plain call. Raises Refused if they differ."""
+    def _verify_replay(
+        self, captured: CapturedState, verify: bool, undo: ExitStack
+    ) -> CapturedState:
+        """Compare a replay with a plain call. Raises Refused if they differ.
+
+        Returns the graph. It is a new one where the memory was needed for further plain calls.
+        """
         call, donated = self._call, captured.donated
         if donated:
             if verify:
@@ -336,11 +354,15 @@ class CaptureAttempt:
             captured.inputs.copy(call.leaves)
         verification = self._verification
         if verification is None:
-            return
-        captured.graph()
-        # What the caller is handed is compared, and not only what the graph has written.
-        back = captured.write_back.targets if captured.write_back else []
-        called_again = verification.compare([captured.outputs.take(call.leaves), back])
+            return captured
+        called_again = verification.needs_calls(self._replayed_result(captured))
+        if called_again and donated:
+            # A graph that overwrites what it reads can't be captured again.
+            verification.call_again()
+        elif called_again:
+            captured = self._capture_again(captured, verification)
+            called_again = verification.needs_calls(self._replayed_result(captured))
+        verification.conclude()
         # What a replay overwrites is not there for another one: it is the call itself. Torch's own
         # backward may write over what was saved, too.
         self.is_replayed = bool(self._strategy.find_spoilt(call.leaves, donated))
@@ -349,11 +371,34 @@ class CaptureAttempt:
         if self.is_replayed and called_again:
             captured.inputs.copy(call.leaves)
             captured.graph()
+        return captured
 
-    def _call_beside(self, kept: HostBackup) -> list[object]:
+    def _replayed_result(self, captured: CapturedState) -> list[object]:
+        """What a replay gives: what the caller is handed, and not only what the graph writes."""
+        captured.graph()
+        back = captured.write_back.targets if captured.write_back else []
+        return [captured.outputs.take(self._call.leaves), back]
+
+    def _capture_again(
+        self, captured: CapturedState, verification: ResultVerification
+    ) -> CapturedState:
+        """The same graph anew, after further plain calls. There may be no room for both at once."""
+        with self._pool.idle():
+            captured.release()
+        capture.give_back()
+        verification.call_again()
+        verification.draw_again()
+        capture.give_back()
+        leaves = self._call.leaves
+        self._inputs = CopiedInputs(leaves, self._fixed_indices())
+        self._inputs.copy(leaves)
+        return self._record_graph()
+
+    def _call_beside(self, kept: HostBackup, prepare: Callable[[], None]) -> list[object]:
         """A plain call in the memory of the graph that was just captured for it."""
 
         def run() -> object:
+            prepare()
             return self._strategy.call_plainly(
                 self._call.structure, kept.copy_leaves(self._call.leaves)
             )

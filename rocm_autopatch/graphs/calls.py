@@ -89,11 +89,26 @@ class CallStrategy:
 
     def call_before_capture(self, call: GraphedCall, leaves: list[object]) -> object:
         """The same before there is a graph."""
-        return self.call_plainly(call.structure, leaves)
+        run = functools.partial(self.call_plainly, call.structure, leaves)
+        return self.run_in_graph_memory(call, run)
 
-    def call_again(self, call: GraphedCall) -> object:
-        """The same, if it is not the last call with these leaves."""
-        return self.call_before_capture(call, list(call.leaves))
+    def call_again(self, call: GraphedCall, prepare: Callable[[], None]) -> object:
+        """The same, if it is not the last call with these leaves, and after *prepare*."""
+
+        def run() -> object:
+            prepare()
+            return self.call_plainly(call.structure, list(call.leaves))
+
+        return self.run_in_graph_memory(call, run)
+
+    def run_in_graph_memory(self, call: GraphedCall, run: Callable[[], object]) -> object:
+        """Call *run* where the values of calls before the first capture lie."""
+        return run()
+
+    def user_of_memory(self, call: GraphedCall) -> Hashable:
+        """What calls of the same function with the same weights have in common."""
+        weights = (one for one in call.leaves if isinstance(one, torch.nn.Parameter))
+        return id(self), next(map(torch.Tensor.data_ptr, weights), None)
 
     def indices_on_host(self) -> Collection[int]:
         """The arguments that are numbers on the host, and on the device if there are graphs."""
@@ -188,8 +203,8 @@ class InferenceCalls(CallStrategy):
         super().__init__(function)
         self._pools, self.device = pools, device
 
-    def call_before_capture(self, call: GraphedCall, leaves: list[object]) -> object:
+    def run_in_graph_memory(self, call: GraphedCall, run: Callable[[], object]) -> object:
         if self._pools is None:
-            return self.function(call.structure, leaves)
-        run = functools.partial(self.function, call.structure, leaves)
-        return self._pools.run_in_graph_memory(call.device, run, self._pools.memory)
+            return run()
+        user = self.user_of_memory(call)
+        return self._pools.run_in_graph_memory(call.device, run, self._pools.memory, user)

@@ -10,7 +10,7 @@ import random
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -199,12 +199,15 @@ class CapturePool:
 
         return make
 
-    def run_in_graph_memory(self, function: Callable[[], Result], memory: GraphMemory) -> Result:
+    def run_in_graph_memory(
+        self, function: Callable[[], Result], memory: GraphMemory, user: Hashable = None
+    ) -> Result:
         """Call a function whose values lie in *memory*, if there is no graph yet.
 
-        The first capture takes their place. Elsewhere, the program's own values (the state of an
-        optimizer) would lie between them, and torch could not return them to the device. Libraries
-        use the workspaces of the stream of captures then, and need no second ones.
+        The first calls of each *user* do, and the first capture takes their place. Elsewhere, the
+        program's own values (the state of an optimizer) would lie between them, and torch could not
+        return them to the device. Libraries use the workspaces of the stream of captures then, and
+        need no second ones.
         """
         started = False
 
@@ -213,7 +216,7 @@ class CapturePool:
             started = True
             return function()
 
-        if memory.count_first_call(self.device) and self._using.acquire(blocking=False):
+        if memory.count_first_call(self.device, user) and self._using.acquire(blocking=False):
             try:
                 with memory.used(self.device):
                     handle = memory.handle_before_capture(self.device)
@@ -545,7 +548,11 @@ class CapturePools:
             return self._pools[device]
 
     def run_in_graph_memory(
-        self, device: torch.device | None, function: Callable[[], Result], memory: GraphMemory
+        self,
+        device: torch.device | None,
+        function: Callable[[], Result],
+        memory: GraphMemory,
+        user: Hashable = None,
     ) -> Result:
         """As :meth:`Pool.run_in_graph_memory`, if *device* is one that graphs are captured on.
 
@@ -553,7 +560,7 @@ class CapturePools:
         """
         if device is None or device.type != CapturePool.kind or is_capturing():
             return function()
-        return self.of(device).run_in_graph_memory(function, memory)
+        return self.of(device).run_in_graph_memory(function, memory, user)
 
     def __reduce__(self) -> tuple[type[CapturePools], tuple[()]]:
         return CapturePools, ()  # A copy has graphs of its own.

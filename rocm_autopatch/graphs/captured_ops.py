@@ -17,7 +17,7 @@ import importlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -486,16 +486,18 @@ def _fill_bytes(tensor: torch.Tensor, value: int) -> None:
         tensor.fill_(value % 2 if tensor.dtype is torch.bool else value)
 
 
-def fill_memory(likes: Iterable[Any], value: int, blocks: int, most: int) -> None:
+def fill_memory(
+    likes: Iterable[torch.Tensor], device: torch.device, value: int, blocks: int, most: int
+) -> None:
     """Fill memory with a value, so that tensors like these may get it from torch's allocator.
 
     *blocks* for each of them, of *most* bytes together.
     """
     for like in likes:
-        if type(like) in TENSORS and like.numel():
+        if like.numel():
             size = like.numel() * like.element_size()
             count = max(1, min(blocks, most // size))
-            held = [torch.empty_like(like) for _ in range(count)]
+            held = [torch.empty_like(like, device=device) for _ in range(count)]
             for one in held:
                 _fill_bytes(one, value)
             del held

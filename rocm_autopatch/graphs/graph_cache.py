@@ -8,7 +8,6 @@ is captured, which executes nothing, and then replayed. ``states.py`` has the st
 
 from __future__ import annotations
 
-import functools
 import time
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -243,11 +242,12 @@ class GraphCache:
         call = GraphedCall(state.structure, leaves, self.strategy.device)
         changes = [leaves[index] for index in observed.changes]
         put_back = remember_contents(changes + find_uncounted(signature, observed, call))
-        again = functools.partial(self.strategy.call_again, call)
         verification: ResultVerification | None
         try:
             verification = ResultVerification(
-                observed.pool, observed.has_drawn, lambda: [again(), changes], put_back
+                *(observed.pool, observed.has_drawn),
+                lambda prepare: [self.strategy.call_again(call, prepare), changes],
+                put_back,
             )
         except torch.OutOfMemoryError:
             state.next_check = 0

@@ -12,7 +12,8 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -21,8 +22,8 @@ import torch
 #: What torch's allocator calls a memory.
 Handle = tuple[int, int]
 _orders = itertools.count()
-# How many calls may use the memory before the first capture. There are two or three in each step of
-# training, and four steps until both graphs are captured.
+# How many calls of one function with the same weights may use the memory before the first capture.
+# There are one or two in each step of training, and four steps until both graphs are captured.
 _FIRST = 12
 # Those that are kept though they have no graph. One thread can end what another one keeps.
 _holding: weakref.WeakSet[GraphMemory] = weakref.WeakSet()
@@ -58,8 +59,9 @@ class GraphMemory:
         # By device: the allocator's handle, and the graphs that use it.
         self._handles: dict[torch.device, Handle] = {}
         self._graphs: dict[torch.device, weakref.WeakSet[object]] = {}
-        # By device: how many calls have used it before it has a graph, and what ends that.
-        self._calls: dict[torch.device, int] = {}
+        # By device: how many calls of each user have used it before it has a graph, and what ends
+        # that.
+        self._calls: dict[torch.device, Counter[Hashable]] = {}
         self._held: dict[torch.device, weakref.finalize[[int, Handle], GraphMemory]] = {}
         # The devices on which a thread is about to use it, or does.
         self._used: set[torch.device] = set()
@@ -103,15 +105,17 @@ class GraphMemory:
         self._graphs[device].add(graph)
         self._let_go(device)
 
-    def count_first_call(self, device: torch.device) -> bool:
-        """Count a call without a graph. Returns whether it is one of the first ones.
+    def count_first_call(self, device: torch.device, user: Hashable = None) -> bool:
+        """Count a call of *user* without a graph. Returns whether nobody has called too often.
 
-        What those free here is there for nobody else.
+        What such calls free here is there for nobody else.
         """
-        self._calls[device] = self._calls.get(device, 0) + 1
-        if self._calls[device] > _FIRST:
+        calls = self._calls.setdefault(device, Counter())
+        calls[user] += 1
+        is_first = max(calls.values()) <= _FIRST
+        if not is_first:
             self.release(device)
-        return self._calls[device] <= _FIRST
+        return is_first
 
     def handle_before_capture(self, device: torch.device) -> Handle | None:
         """The handle for a call before the first capture; None after it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,8 +11,8 @@ import torch
 if TYPE_CHECKING:
     from rocm_autopatch.graphs.capture import CapturePool
 
-# Of an argument with more bytes than this there is a checksum, and no copy.
-_LARGE = 16 << 20
+# So many bytes of arguments are copied. Of the others there are checksums, the largest ones first.
+_COPIED = 64 << 20
 # So many numbers are added up at a time.
 _SUMMED = 1 << 19
 
@@ -28,7 +28,11 @@ class ObservedCall:
     ) -> None:
         self._pool, self._fixed, self._given, self._sums = pool, fixed, given, sums
         self._versions = [self._mark_tensor(tensor) for tensor in fixed]
-        self._content = [(_where_it_lies(one), _version_of(one), _content_of(one)) for one in given]
+        copied = _find_copied(given)
+        self._content = [
+            (_where_it_lies(one), _version_of(one), one.clone() if is_copied else _checksum_of(one))
+            for one, is_copied in zip(given, copied)
+        ]
         self._random, self._elsewhere = pool.random(), pool.elsewhere()
         self._collectives = _count_collectives()
 
@@ -105,14 +109,18 @@ def _integer_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         yield from _integer_parts(part[0] if rows == 1 else part)
 
 
-def _content_of(tensor: torch.Tensor) -> torch.Tensor | int:
-    """A copy of a tensor; a checksum of a large one, for which there may be no memory."""
-    large = tensor.numel() * tensor.element_size() > _LARGE
-    return _checksum_of(tensor) if large else tensor.clone()
+def _find_copied(tensors: Sequence[torch.Tensor]) -> list[bool]:
+    """Which tensors are copied: the small ones, as there may be no memory for all."""
+    sizes = [one.numel() * one.element_size() for one in tensors]
+    copied, size = [False] * len(sizes), 0
+    for index in sorted(range(len(sizes)), key=sizes.__getitem__):
+        size += sizes[index]
+        copied[index] = size <= _COPIED
+    return copied
 
 
 def _has_content(tensor: torch.Tensor, content: torch.Tensor | int) -> bool:
-    """Whether a tensor still has the content that :func:`_content` has returned."""
+    """Whether a tensor still has the content of which this is a copy or a checksum."""
     return (
         _checksum_of(tensor) == content
         if isinstance(content, int)

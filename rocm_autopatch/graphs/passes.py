@@ -52,7 +52,7 @@ class SharedRegion(Protocol):
     cuts: Sequence[str]
 
     def run_in_graph_memory(
-        self, device: torch.device | None, function: Callable[[], object]
+        self, device: torch.device | None, function: Callable[[], object], user: Hashable
     ) -> object:
         """Call a forward or its backward before the first capture."""
 
@@ -145,10 +145,8 @@ class _RegionPass(CallStrategy):
             self._free = self.fixed, count, found
         return found
 
-    def call_before_capture(self, call: GraphedCall, leaves: list[object]) -> object:
-        return self.region.run_in_graph_memory(
-            call.device, lambda: self.call_plainly(call.structure, leaves)
-        )
+    def run_in_graph_memory(self, call: GraphedCall, run: Callable[[], object]) -> object:
+        return self.region.run_in_graph_memory(call.device, run, self.user_of_memory(call))
 
     def find_aliased(self, leaves: list[Any]) -> list[tuple[int, AliasedInput]]:
         owners = self.region.pools.owners
@@ -342,17 +340,12 @@ class BackwardPass(_RegionPass):
         return self._compiled(leaves)
 
     def call_before_capture(self, call: GraphedCall, leaves: list[object]) -> object:
-        device, given = call.device, list(leaves)
+        given = list(leaves)
         # What was saved is freed as soon as it has been read.
         leaves.clear()
         for index in self.saved:
             call.leaves[index] = None
-        return self.region.run_in_graph_memory(
-            device, lambda: self.call_plainly(call.structure, given)
-        )
-
-    def call_again(self, call: GraphedCall) -> object:
-        return super().call_before_capture(call, list(call.leaves))
+        return super().call_before_capture(call, given)
 
     def find_observable(self, indices: list[int]) -> list[int]:
         # A compiled backward may write to what is saved for it alone.
@@ -366,7 +359,10 @@ class BackwardPass(_RegionPass):
         return DonatedInputs(results, leaves)
 
     def find_spoilt(self, leaves: list[Any], donated: DonatedInputs | None) -> list[torch.Tensor]:
-        return [leaves[index] for index in {*self.saved, *(donated.indices if donated else ())}]
+        indices = {*self.saved, *(donated.indices if donated else ())}
+        # What the forward was given, and has saved, no compiled backward overwrites.
+        passed = {address for _, address in donated.results.passed} if donated else set()
+        return [leaves[index] for index in indices if leaves[index].data_ptr() not in passed]
 
     def find_inside(self, leaves: list[Any]) -> set[int]:
         return {

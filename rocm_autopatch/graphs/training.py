@@ -82,10 +82,10 @@ class TrainingRegion:
         self._replaced = True
 
     def run_in_graph_memory(
-        self, device: torch.device | None, function: Callable[[], object]
+        self, device: torch.device | None, function: Callable[[], object], user: Hashable
     ) -> object:
         """Call a forward or its backward before the first capture."""
-        return self.pools.run_in_graph_memory(device, function, self.memory)
+        return self.pools.run_in_graph_memory(device, function, self.memory, user)
 
     def gradients(self) -> Iterator[torch.Tensor]:
         """The gradients that the region's weights have."""

@@ -2,15 +2,18 @@
 
 Some values a plain call itself does not determine: fused attention returns a seed that it does not
 write when there is no dropout, and sums in no fixed order differ a little from call to call. So
-where a replay differs, the plain call is made twice more. For each of them, memory that an op only
-allocates gets another value, and so does what the allocator is likely to hand out. What has these
-values in the plain calls was never written, and may be anything in a replay. What differs among the
-plain calls in another way may differ from them as much as they do from each other, and whole
-numbers in any way. All else has to be equal, except for rounding.
+where a replay differs, the plain call is made twice more, and up to six times until it varies, too.
+For each of them, memory that an op only allocates gets another value, and so does what the
+allocator is likely to hand out. What has these values in the plain calls was never written, and may
+be anything in a replay. What varies among the plain calls in another way may differ from them as
+much as they do from each other, and so may about as many other elements of the same tensor: where
+rounding sends a token to another expert, it is another token in each call. Whole numbers may differ
+in any way there. All else has to be equal, except for rounding.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -26,9 +29,11 @@ from rocm_autopatch.graphs.refusal import CaptureDisturbed, Refused
 # How many elements of a result are compared. All of them would need as much memory as the
 # activations of a training step.
 _COMPARED = 1 << 22
-# What unwritten memory is filled with in the further plain calls.
-_FILLS = (1, 2)
-# So much more than plain calls a replay may differ: there are three of them only.
+# So many further plain calls there are at least, and at most. Unwritten memory is filled with the
+# number of the call.
+_LEAST, _MOST = 2, 6
+# So much more than plain calls a replay may differ, and in so many times as many elements: there
+# are a few of them only.
 _MORE = 4
 # Blocks of memory that are filled for the allocator to hand out, and bytes in them at most.
 _BLOCKS, _BLOCKS_BYTES = 16, 256 << 20
@@ -49,21 +54,29 @@ Samples = list[Optional[torch.Tensor]]
 class ResultVerification:
     """Parts of what a plain call has returned, and the random numbers that it has drawn.
 
-    *call* makes the plain call, and *restore* undoes what it has changed. With *draws*, the
-    generator of *pool* then has the state of before again, so that a replay draws the same numbers.
+    *call* makes the plain call, after its argument, in the same memory. *restore* undoes what the
+    call has changed. With *draws*, the generator of *pool* then has the state of before again, so
+    that a replay draws the same numbers.
     """
 
     def __init__(
         self,
         pool: CapturePool,
         draws: bool,
-        call: Callable[[], object],
+        call: Callable[[Callable[[], None]], object],
         restore: Callable[[], None],
     ) -> None:
         self._pool, self._call, self._restore = pool, call, restore
         self._before = pool.random() if draws else None
+        # Of each plain call. Of the last replay, what differs from the first one, how, and of what
+        # shape it is; and whether it has drawn as many numbers.
+        self._plain: list[Samples] = []
+        self._got: Samples = []
+        self._different: dict[int, str] = {}
+        self._shapes: list[torch.Tensor] = []
+        self._has_drawn = True
         try:
-            self._wanted = self._sampled_copies(call())
+            self._plain.append(self._sampled_copies(call(lambda: None)))
         finally:
             self._after = pool.random() if draws else None
             self.draw_again()
@@ -81,46 +94,62 @@ class ResultVerification:
         Returns whether the plain call was made again, which may have overwritten what the replay
         has written.
         """
-        got = self._sampled_copies(result)
-        with no_other():
-            drawn = self._after is None or torch.equal(self._after, self._pool.random())
-            different = _differences_of(self._wanted, got)
-        # These are the program's: they take locks.
-        if different:
-            self._compare_undetermined(different, got, result)
-        if not drawn:
-            raise CaptureDisturbed("a replay does not draw as many numbers as a plain call")
-        return bool(different)
+        again = self.needs_calls(result)
+        if again:
+            self.call_again()
+        self.conclude()
+        return again
 
-    def _compare_undetermined(
-        self, different: dict[int, str], got: Samples, result: object
-    ) -> None:
-        """Raise Refused unless plain calls do not determine what differs."""
-        shapes = list(_leaves(result))
-        likely = [shapes[index] for index in different]
-        plain = [self._wanted]
-        for value in _FILLS:
+    def needs_calls(self, result: object) -> bool:
+        """Look at the result of a replay. Returns whether it takes further calls to judge it."""
+        self._got = self._sampled_copies(result)
+        with no_other():
+            self._has_drawn = self._after is None or torch.equal(self._after, self._pool.random())
+            self._different = _differences_of(self._plain[0], self._got)
+        leaves = list(_leaves(result))
+        self._shapes = [torch.empty_like(leaves[one], device="meta") for one in self._different]
+        return bool(self._different) and len(self._plain) == 1
+
+    def call_again(self) -> None:
+        """Make the further plain calls. They draw what the first one has drawn."""
+        for value in range(1, 1 + _MOST):
+            if value > _LEAST and all(map(self._varies, self._different)):
+                break
             self._restore()
             self.draw_again()
+            fill = functools.partial(
+                fill_memory, self._shapes, self._pool.device, value, _BLOCKS, _BLOCKS_BYTES
+            )
             try:
-                fill_memory(likely, value, _BLOCKS, _BLOCKS_BYTES)
                 with CapturedOps(fill=value):
-                    plain.append(self._sampled_copies(self._call()))
+                    self._plain.append(self._sampled_copies(self._call(fill)))
             finally:
                 self._restore()
-        with no_other():
-            self._explain_difference(different, got, plain)
 
-    def _explain_difference(
-        self, different: dict[int, str], got: Samples, plain: list[Samples]
-    ) -> None:
+    def _varies(self, index: int) -> bool:
+        """Whether the plain calls differ in this part of the result."""
+        first, *others = (calls[index] for calls in self._plain)
+        with no_other():
+            return any(
+                first is None
+                or one is None
+                or one.shape != first.shape
+                # A plain call may give a number on the host.
+                or not bool(_close_elements(one.to(first.device), first).all())
+                for one in others
+            )
+
+    def conclude(self) -> None:
         """Raise Refused unless the plain calls say that they don't determine what differs."""
-        for index, said in different.items():
-            replayed, ones = got[index], [calls[index] for calls in plain]
-            assert replayed is not None
-            tensors = [one.to(replayed.device) for one in ones if one is not None]
-            if len(tensors) < len(ones) or not _is_undetermined(replayed, tensors):
-                raise Refused(f"a replay differs from a plain call: {said}")
+        with no_other():
+            for index, said in self._different.items():
+                replayed, ones = self._got[index], [calls[index] for calls in self._plain]
+                assert replayed is not None
+                tensors = [one.to(replayed.device) for one in ones if one is not None]
+                if len(tensors) < len(ones) or not _is_undetermined(replayed, tensors):
+                    raise Refused(f"a replay differs from a plain call: {said}")
+        if not self._has_drawn:
+            raise CaptureDisturbed("a replay does not draw as many numbers as a plain call")
 
     def draw_again(self) -> None:
         """Let the next call draw what the plain call has drawn."""
@@ -161,23 +190,35 @@ def _describe_difference(got: torch.Tensor, wanted: torch.Tensor) -> str:
 
 
 def _is_undetermined(got: torch.Tensor, plain: Sequence[torch.Tensor]) -> bool:
-    """Whether plain calls explain each element in which a replay differs from the first of them."""
+    """Whether plain calls explain all elements in which a replay differs from the first of them."""
     if any(one.shape != got.shape or one.dtype != got.dtype for one in plain):
         return False
     first, *others = plain
     wrong = ~_close_elements(got, first)
     unwritten = torch.ones_like(wrong)
-    for one, value in zip(others, _FILLS):
+    for value, one in enumerate(others, 1):
         filled = bool(value % 2) if one.dtype is torch.bool else value
         unwritten &= one == torch.full_like(one, filled)
+    pairs = list(itertools.combinations(plain, 2))
+    varying = torch.zeros_like(wrong)
+    for one, other in pairs:
+        varying |= ~_close_elements(one, other)
+    varying, wrong = varying & ~unwritten, wrong & ~unwritten
     if not (got.is_floating_point() or got.is_complex()):
-        explained = unwritten | ((first != others[0]) | (first != others[1]))
-        return bool((~wrong | explained).all())
-    apart = torch.zeros_like(_magnitude_of(first))
-    for one, other in itertools.combinations(plain, 2):
-        apart = torch.maximum(apart, _magnitude_of(one - other))
-    noise = _magnitude_of(got - first) <= _MORE * apart
-    return bool((~wrong | unwritten | noise).all())
+        return bool((wrong & ~varying).sum() <= _MORE * varying.sum())
+    apart = functools.reduce(torch.maximum, (_difference_of(*pair) for pair in pairs))
+    differs = _difference_of(got, first)
+    wrong &= ~(differs <= _MORE * apart)
+    if not wrong.any():
+        return True
+    few = bool(wrong.sum() <= _MORE * varying.sum())
+    return few and bool(differs[wrong].max() <= _MORE * apart[varying].max())
+
+
+def _difference_of(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """How far elements are apart."""
+    apart = one - other if one.is_complex() else one.double() - other.double()
+    return apart.abs()
 
 
 def _close_elements(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -185,10 +226,6 @@ def _close_elements(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     if one.is_floating_point() and one.dtype not in _TOLERANCES:
         one, other = one.float(), other.float()
     return torch.isclose(one, other, rtol=relative, atol=absolute, equal_nan=True)
-
-
-def _magnitude_of(tensor: torch.Tensor) -> torch.Tensor:
-    return (tensor if tensor.is_complex() else tensor.double()).abs()
 
 
 def _result_samples(result: object, most: int) -> Iterator[torch.Tensor | None]:

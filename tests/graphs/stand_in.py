@@ -61,7 +61,9 @@ class StandIn(capture.CapturePool):
     def add_reader(self, stream: Any) -> None:
         self.readers.append(stream)
 
-    def run_in_graph_memory(self, function: Callable[[], Any], memory: GraphMemory) -> Any:
+    def run_in_graph_memory(
+        self, function: Callable[[], Any], memory: GraphMemory, user: object = None
+    ) -> Any:
         return function()
 
     def unowned(self, tensor: Any) -> Callable[[Any], Any]:

@@ -1293,9 +1293,18 @@ def test_parts_of_what_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@replayed.nothing("it chooses alone")
+def test_small_arguments_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All together are no more than so many bytes."""
+    monkeypatch.setattr(observation, "_COPIED", 40)
+    tensors = [torch.zeros(size, device=GPU) for size in (5, 8, 2, 3)]
+    assert observation._find_copied(tensors) == [True, False, True, True]
+    assert observation._find_copied([]) == []
+
+
 def test_a_large_argument_that_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is a checksum of it, and no copy."""
-    monkeypatch.setattr(observation, "_LARGE", 16)
+    monkeypatch.setattr(observation, "_COPIED", 16)
 
     def function(x: Any) -> Any:
         x.data[1:3] += 1  # Autograd does not count it.

@@ -532,6 +532,23 @@ def test_first_calls_find_what_nothing_uses(allocator: Allocator) -> None:
     assert pool.run_in_graph_memory(lambda: allocator.returned, pools.memory) == 1
 
 
+def test_each_layer_has_first_calls(allocator: Allocator) -> None:
+    """Many layers share the memory, until one of them has been called too often."""
+    pools = capture.CapturePools()
+    pool = pools.of(DEVICES[0])
+
+    def is_there(layer: int) -> bool:
+        def stream() -> int:
+            return int(torch.cuda.current_stream().cuda_stream)
+
+        return pool.run_in_graph_memory(stream, pools.memory, layer) == pool.stream.cuda_stream
+
+    for _ in range(4):
+        assert all(is_there(layer) for layer in range(32))
+    assert [is_there(0) for _ in range(9)] == [True] * 8 + [False]
+    assert not is_there(1)
+
+
 def test_first_calls_where_torch_can_give_little_back(
     allocator: Allocator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,8 @@ import gc
 import re
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,6 +28,8 @@ import stand_in
 
 from rocm_autopatch import _RECORD, startup
 from rocm_autopatch.graphs import (
+    Refused,
+    attempts,
     capture,
     captured_ops,
     dynamo_frames,
@@ -503,9 +507,92 @@ def test_what_explains_a_difference() -> None:
     assert not tell([9.0], [5.0], [5.01], [4.98])
     # Written with the same value in one of the calls only.
     assert not tell([9.0], [1.0], [1.0], [1.0])
+    # Where one row varies, another one may: about as many elements, about as far apart.
+    zeros = [[0.0] * 3] * 9
+    assert tell([*zeros, [5.0] * 3], [*zeros, [0.0] * 3], [[4.0] * 3, *zeros], [*zeros, [0.0] * 3])
+    assert not tell([[50.0] * 3, *zeros], [*zeros, [0.0] * 3], *[[*zeros, [4.0] * 3]] * 2)
+    assert not tell([[5.0] * 3] * 10, [*zeros, [0.0] * 3], *[[*zeros, [4.0, 0.0, 0.0]]] * 2)
+    assert tell([7, 0, 0], [0, 0, 0], [0, 0, 9], [0, 0, 0])
+    assert not tell([7, 7, 7, 7, 7, 0], [0] * 6, [0, 0, 0, 0, 0, 9], [0] * 6)
+    # What was never written does not count as varying.
+    assert not tell([6.0, 5.0, 9.0], [5.0, 5.0, 8.0], [5.0, 5.0, 1.0], [5.0, 5.0, 2.0])
     # Not a number.
     assert tell([float("nan")], [float("nan")], [float("nan")], [float("nan")])
     assert not tell([float("nan")], [1.5], [1.5], [1.5])
+
+
+@pytest.mark.parametrize(("varies", "calls"), [(1, 3), (2, 3), (4, 5), (9, 7)])
+@replayed.nothing("compares values only")
+def test_calls_are_made_until_one_varies(varies: int, calls: int) -> None:
+    made: list[Any] = []
+
+    def call(prepare: Callable[[], None]) -> Any:
+        prepare()
+        made.append(torch.zeros(100, device=GPU))
+        made[-1][7] = 5.0 if len(made) == varies + 1 else 0.0
+        return made[-1]
+
+    pool = SimpleNamespace(device=torch.device(GPU))
+    compared = verification.ResultVerification(pool, False, call, lambda: None)  # type: ignore[arg-type]
+    replay = torch.zeros(100, device=GPU)
+    replay[3] = 4.0
+    with nullcontext() if varies < calls else pytest.raises(Refused):
+        assert compared.compare(replay)
+    assert len(made) == calls
+
+
+def test_the_order_is_that_of_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may capture in the same memory while a plain call is made."""
+    orders: list[int] = []
+    call_before, record_graph = (
+        getattr(attempts.CaptureAttempt, name) for name in ("_call_before", "_record_graph")
+    )
+
+    def calling(self: Any, undo: Any) -> None:
+        call_before(self, undo)
+        orders.append(self._memory.order())
+
+    def recording(self: Any) -> Any:
+        captured = record_graph(self)
+        orders.append(captured.order)
+        return captured
+
+    monkeypatch.setattr(attempts.CaptureAttempt, "_call_before", calling)
+    monkeypatch.setattr(attempts.CaptureAttempt, "_record_graph", recording)
+    wrapped = graphed(lambda x: x * 2, verify=True, guards="none")
+    for _ in range(4):
+        x = torch.randn(4, device=GPU)
+        assert torch.equal(wrapped(x), x * 2)
+    assert len(orders) == 2
+    assert orders == sorted(orders)
+
+
+def test_further_calls_find_no_graph_in_their_way(
+    spoilt: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be no memory for what a plain call makes beside what a graph has made."""
+    graphs: list[Any] = []
+    found: list[bool] = []
+    record_graph = attempts.CaptureAttempt._record_graph
+    call_again = verification.ResultVerification.call_again
+
+    def recording(self: Any) -> Any:
+        graphs.append(record_graph(self))
+        return graphs[-1]
+
+    def calling(self: Any) -> None:
+        found.extend(hasattr(one, "outputs") for one in graphs)
+        call_again(self)
+
+    monkeypatch.setattr(attempts.CaptureAttempt, "_record_graph", recording)
+    monkeypatch.setattr(verification.ResultVerification, "call_again", calling)
+    wrapped = graphed(unwritten, verify=True, guards="none")
+    for _ in range(5):
+        x = torch.randn(4, device=GPU)
+        assert torch.equal(wrapped(x)[0], x + 1)
+    assert wrapped.row["replays"] == 3
+    assert found == [False]
+    assert [hasattr(one, "outputs") for one in graphs] == [False, True]
 
 
 @trains

@@ -1179,28 +1179,57 @@ class TestSavedValues:
         """
         monkeypatch.setattr(soundness, "checks_by_default", lambda: False)
         pair = Pair()
-        real = verification.ResultVerification.compare
+        real = verification.ResultVerification.conclude
         failing: list[int] = []
         compared: list[int] = []
 
-        def compare(*args: Any) -> bool:
+        def conclude(*args: Any) -> None:
             # It keeps no result: what is in use can't be written to.
             compared.append(len(compared))
             # The first one is the forward's.
             if 1 < len(compared) <= 1 + fails:
                 failing.append(len(compared))
                 raise Refused("the test said so")
-            return real(*args)
+            real(*args)
 
         for number in range(8):
             if number == 2:
-                monkeypatch.setattr(verification.ResultVerification, "compare", compare)
+                monkeypatch.setattr(verification.ResultVerification, "conclude", conclude)
             pair.both(partial(trained, x=batch()))
             pair.step()
         assert len(failing) == fails
         backward = seen()[1]
         assert [row["reason"] for row in backward["refused"]] == ["the test said so"] * (fails > 1)
         assert len(backward["graphs"]) == (fails == 1)
+
+
+def test_what_was_given_and_is_saved_is_not_backed_up(
+    seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No compiled backward overwrites it: only its forward's own values."""
+    real = host_backup.HostBackup.copy_leaves
+    sizes: list[int] = []
+
+    def copy_leaves(self: Any, leaves: Any) -> Any:
+        sizes.extend(one.nbytes for _, one in self._kept.values())
+        return real(self, leaves)
+
+    def plain(x: Any) -> Any:
+        return x.sin() * x
+
+    monkeypatch.setattr(host_backup.HostBackup, "copy_leaves", copy_leaves)
+    pair = Pair(torch.nn.Sequential(Net(), torch.nn.Linear(8, 37)))
+    other = torch.compile(plain, mode=MODE)
+    for _ in range(6):
+        x = batch()
+        loss = trained(lambda x: other(pair.fast(x)), x)
+        torch.testing.assert_close(loss, trained(lambda x: plain(pair.other(x)), x))
+        pair.same()
+        pair.step()
+    assert sum(row["replays"] for row in seen()) > 12
+    # The other function's argument, 8 rows of 37, is the model's result.
+    assert sizes
+    assert 8 * 37 * 4 not in sizes
 
 
 class TestHostBackup:
@@ -1275,7 +1304,7 @@ class TestFirstBackwards:
             saved.clear()
             return result
 
-        def run(self: Any, function: Callable[[], Any], memory: Any) -> Any:
+        def run(self: Any, function: Callable[[], Any], memory: Any, user: Any) -> Any:
             result = function()
             if saved:
                 freed.append(sum(one.expired() for one in saved))
