@@ -13,8 +13,9 @@ them were replays. WORK/regions.jsonl keeps rows as they come; a second call doe
 With ``--time``, as many processes of each side, with our graphs and with torch's own, prepare a
 model at once, after one of each that fills caches. Then they time it one after the other, by turns,
 while the others wait. WORK/times.jsonl has the median milliseconds of a step and the megabytes that
-torch had reserved in the process at most. What is printed compares the medians of the processes. A
-second call adds to them. Names like ``train-usual-gpt2`` are models of usual size, for memory.
+torch had reserved in the process at most, and in the end. What is printed compares the medians of
+the processes. A second call adds to them. Names like ``train-usual-gpt2`` are models of usual size,
+for memory.
 """
 
 from __future__ import annotations
@@ -359,6 +360,7 @@ def time_one(name: str, ours: bool) -> None:
             found.append((time.perf_counter() - began) / 20 * 1000)
         row["ms"] = median(found)
         row["most_mb"] = torch.cuda.max_memory_reserved() / 2**20
+        row["end_mb"] = torch.cuda.memory_reserved() / 2**20
     except Exception as error:
         row["error"] = str(error)[:200]
     print(json.dumps(row), flush=True)
@@ -511,7 +513,7 @@ def print_medians(names: Sequence[str], rows: list[dict[str, Any]]) -> None:
     for name in names:
         ours, native = (by_side.get((name, side), []) for side in ("ours", "native"))
         cells = [f"{len(ours)} and {len(native)} processes"]
-        for key in ("ms", "most_mb"):
+        for key in ("ms", "most_mb", "end_mb"):
             one, other = ([row[key] for row in side if key in row] for side in (ours, native))
             if one and other:
                 pair = median(one), median(other)
