@@ -414,16 +414,21 @@ def test_network_file_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caches._is_network("/disk/x")
     assert not caches._is_network("/bound")
     assert not caches._is_network("/")
-    # A machine without a disk.
-    for root in (b"/", b"/exports/node"):
-        lines = b"1 0 0:1 %s / rw - nfs server:/x rw\n2 1 0:2 / /tmp rw - tmpfs x rw" % root
-        assert {path: caches._is_network(path) for path in ("/", "/root/x", "/tmp")} == {
-            "/": True,
-            "/root/x": True,
-            "/tmp": False,
-        }
-    lines = b"1 0 0:1 / / rw - rootfs x rw\n2 1 0:2 / / rw - nfs server:/x rw"
-    assert caches._is_network("/root")
+    # A machine without a disk; something over it; a root that is none.
+    for root, over, network in (
+        (b"/", b"", True),
+        (b"/exports/node", b"", True),
+        (b"/", b"\n3 1 0:3 /images/x / ro - ext4 x ro", False),
+        (b"/x", b"\n3 1 0:3 / / ro - ext4 x ro", False),
+    ):
+        root_line = b"1 0 0:1 %s / rw - nfs server:/x rw" % root
+        lines = b"2 1 0:2 / /tmp rw - tmpfs / rw\n" + root_line + over
+        for path in ("/", "/root/x"):
+            assert caches._is_network(path) is network
+        assert not caches._is_network("/tmp/x")
+    lines = b"23 22 0:21 / /data rw - nfs4 server:/x rw"
+    assert not caches._is_network("/root")
+    assert not caches._is_network("data/x", plain=True)
     lines = b""
     assert not caches._is_network("/root")
 

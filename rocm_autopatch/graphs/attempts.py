@@ -355,13 +355,14 @@ class CaptureAttempt:
         verification = self._verification
         if verification is None:
             return captured
-        called_again = verification.needs_calls(self._replayed_result(captured))
-        if called_again and donated:
-            # A graph that overwrites what it reads can't be captured again.
-            verification.call_again()
-        elif called_again:
+        called_again = False
+        while verification.needs_calls(self._replayed_result(captured)):
+            if donated:
+                # A graph that overwrites what it reads can't be captured again.
+                verification.call_again()
+                called_again = True
+                break
             captured = self._capture_again(captured, verification)
-            called_again = verification.needs_calls(self._replayed_result(captured))
         verification.conclude()
         # What a replay overwrites is not there for another one: it is the call itself. Torch's own
         # backward may write over what was saved, too.

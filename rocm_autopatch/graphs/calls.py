@@ -107,8 +107,9 @@ class CallStrategy:
 
     def user_of_memory(self, call: GraphedCall) -> Hashable:
         """What calls of the same function with the same weights have in common."""
+        # A program may move a weight to another address for each call, but not to another object.
         weights = (one for one in call.leaves if isinstance(one, torch.nn.Parameter))
-        return id(self), next(map(torch.Tensor.data_ptr, weights), None)
+        return id(self), next(map(id, weights), None)
 
     def indices_on_host(self) -> Collection[int]:
         """The arguments that are numbers on the host, and on the device if there are graphs."""

@@ -25,6 +25,8 @@ _orders = itertools.count()
 # How many calls of one function with the same weights may use the memory before the first capture.
 # There are one or two in each step of training, and four steps until both graphs are captured.
 _FIRST = 12
+# How many functions with other weights there may be until then.
+_USERS = 512
 # Those that are kept though they have no graph. One thread can end what another one keeps.
 _holding: weakref.WeakSet[GraphMemory] = weakref.WeakSet()
 _lock = threading.RLock()
@@ -112,7 +114,7 @@ class GraphMemory:
         """
         calls = self._calls.setdefault(device, Counter())
         calls[user] += 1
-        is_first = max(calls.values()) <= _FIRST
+        is_first = max(calls.values()) <= _FIRST and len(calls) <= _USERS
         if not is_first:
             self.release(device)
         return is_first

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,8 +11,6 @@ import torch
 if TYPE_CHECKING:
     from rocm_autopatch.graphs.capture import CapturePool
 
-# So many bytes of arguments are copied. Of the others there are checksums, the largest ones first.
-_COPIED = 64 << 20
 # So many numbers are added up at a time.
 _SUMMED = 1 << 19
 
@@ -28,10 +26,9 @@ class ObservedCall:
     ) -> None:
         self._pool, self._fixed, self._given, self._sums = pool, fixed, given, sums
         self._versions = [self._mark_tensor(tensor) for tensor in fixed]
-        copied = _find_copied(given)
+        # There may be no memory for copies of all of them.
         self._content = [
-            (_where_it_lies(one), _version_of(one), one.clone() if is_copied else _checksum_of(one))
-            for one, is_copied in zip(given, copied)
+            (_where_it_lies(one), _version_of(one), _checksum_of(one)) for one in given
         ]
         self._random, self._elsewhere = pool.random(), pool.elsewhere()
         self._collectives = _count_collectives()
@@ -61,7 +58,7 @@ class ObservedCall:
             number
             for number, (_, version, content) in enumerate(self._content)
             if _version_of(self._given[number]) != version
-            or not _has_content(self._given[number], content)
+            or _checksum_of(self._given[number]) != content
         ]
 
     def changed_tensors(self) -> list[int]:
@@ -87,9 +84,15 @@ def _version_of(tensor: torch.Tensor) -> int:
 
 
 def _checksum_of(tensor: torch.Tensor) -> int:
-    """A checksum: a write to the tensor most likely changes it."""
-    sums = [part.sum(dtype=torch.int64) for part in _integer_parts(tensor.detach())]
-    return int(torch.stack(sums).sum()) if sums else 0
+    """A checksum: a write to the tensor most likely changes it, also one that moves values."""
+    sums = [_weighted_sum(part) for part in _integer_parts(tensor.detach())]
+    return int(_weighted_sum(torch.stack(sums))) if sums else 0
+
+
+def _weighted_sum(numbers: torch.Tensor) -> torch.Tensor:
+    """The sum of whole numbers, each as often as there are numbers from it on."""
+    total: torch.Tensor = numbers.cumsum(0, dtype=torch.int64).sum()
+    return total
 
 
 def _integer_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -107,30 +110,6 @@ def _integer_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     rows = max(1, _SUMMED * len(tensor) // tensor.numel())
     for part in tensor.split(rows):
         yield from _integer_parts(part[0] if rows == 1 else part)
-
-
-def _find_copied(tensors: Sequence[torch.Tensor]) -> list[bool]:
-    """Which tensors are copied: the small ones, as there may be no memory for all."""
-    sizes = [one.numel() * one.element_size() for one in tensors]
-    copied, size = [False] * len(sizes), 0
-    for index in sorted(range(len(sizes)), key=sizes.__getitem__):
-        size += sizes[index]
-        copied[index] = size <= _COPIED
-    return copied
-
-
-def _has_content(tensor: torch.Tensor, content: torch.Tensor | int) -> bool:
-    """Whether a tensor still has the content of which this is a copy or a checksum."""
-    return (
-        _checksum_of(tensor) == content
-        if isinstance(content, int)
-        else _same_bytes(tensor, content)
-    )
-
-
-def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
-    # Bytes are compared, because NaN is not equal to itself.
-    return bool(torch.equal(*[_flat_view(tensor).view(torch.uint8) for tensor in (one, other)]))
 
 
 def _flat_view(tensor: torch.Tensor) -> torch.Tensor:

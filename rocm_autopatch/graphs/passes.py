@@ -183,12 +183,15 @@ class ForwardPass(_RegionPass):
         self.backward_graphs: weakref.WeakSet[GraphCache] = weakref.WeakSet()
         #: The results that the program gets.
         self.shown: set[int] = set()
+        #: Why neither it nor its backward may have graphs.
+        self.unfit: str | None = None
         #: The addresses of what replays save for the backward, and of all that stays where it is.
         #: Before there is a graph, those of the last call.
         self.saved: set[int] = set()
         self.places: set[int] = set()
 
     def run_list(self, inputs: list[object], unfit: str | None = None) -> Any:
+        unfit = unfit or self.unfit
         hooked = unfit is None and _top_hooks is not None and _top_hooks(False) is not None
         if hooked and any(map(_has_number_on_host, self.states())):
             # A checkpoint compares the device of what is saved with that of the recomputed value.
@@ -360,7 +363,7 @@ class BackwardPass(_RegionPass):
 
     def find_spoilt(self, leaves: list[Any], donated: DonatedInputs | None) -> list[torch.Tensor]:
         indices = {*self.saved, *(donated.indices if donated else ())}
-        # What the forward was given, and has saved, no compiled backward overwrites.
+        # What the forward was given, and has saved, no backward with a graph overwrites.
         passed = {address for _, address in donated.results.passed} if donated else set()
         return [leaves[index] for index in indices if leaves[index].data_ptr() not in passed]
 

@@ -22,7 +22,7 @@ import functools
 import importlib
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
@@ -45,6 +45,9 @@ from rocm_autopatch.graphs.pytrees import TENSORS
 from rocm_autopatch.graphs.refusal import Refused
 
 _MODULE = "torch._inductor.output_code"
+NO_FORWARD = "its forward ran without a graph"
+# A forward's graph saves its own copy of an argument, so that would change nothing of the program.
+WRITES = "its backward changes a tensor in place: change it in the forward"
 _OURS = "_rocm_autopatch"
 # What this thread compiles at present.
 _local = threading.local()
@@ -56,6 +59,8 @@ class CompiledGraph(Protocol):
 
     fx_kwargs: Mapping[str, Any]
     current_callable: Callable[[list[object]], object]
+    #: The indices of the inputs that it writes to, and that are read after it.
+    mutated_input_idxs: Collection[int]
 
 
 class TrainingRegion:
@@ -216,8 +221,8 @@ class CompiledBackward:
     after a replay of the forward, which may hand out a copy of a value.
     """
 
-    def __init__(self, compiled: Callable[[list[object]], object]) -> None:
-        self._compiled = compiled
+    def __init__(self, compiled: Callable[[list[object]], object], writes: bool) -> None:
+        self._compiled, self._writes = compiled, writes
         # Its graphs, which live as long as a call uses them. Another thread may put others here.
         self._joined: tuple[BackwardPass, GraphCache] | None = None
 
@@ -235,7 +240,7 @@ class CompiledBackward:
         elsewhere = not forward.saved.issuperset(map(torch.Tensor.data_ptr, saved))
         # Other values may lie there when this call is over.
         forward.note_saved(set())
-        return calls.run_list(inputs, "its forward ran without a graph" if elsewhere else None)
+        return calls.run_list(inputs, forward.unfit or (NO_FORWARD if elsewhere else None))
 
     def _join_forward(self, inputs: list[Any]) -> tuple[BackwardPass, GraphCache] | None:
         """Find the forward that has saved these inputs. Returns the graphs of its backward."""
@@ -266,6 +271,8 @@ class CompiledBackward:
         except Refused:
             # The call itself says why.
             return joined
+        if self._writes:
+            forward.unfit = WRITES
         if forward.has_graphs:
             end_waiting(forward)
         return joined
@@ -292,7 +299,8 @@ def _install_hooks() -> None:
             backward = self.fx_kwargs.get("is_backward")
             try:
                 if backward:
-                    self.current_callable = CompiledBackward(self.current_callable)
+                    writes = bool(self.mutated_input_idxs)
+                    self.current_callable = CompiledBackward(self.current_callable, writes)
                 elif region is not None:
                     region.take(self)
             except Exception as error:

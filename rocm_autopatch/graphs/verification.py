@@ -2,13 +2,14 @@
 
 Some values a plain call itself does not determine: fused attention returns a seed that it does not
 write when there is no dropout, and sums in no fixed order differ a little from call to call. So
-where a replay differs, the plain call is made twice more, and up to six times until it varies, too.
-For each of them, memory that an op only allocates gets another value, and so does what the
-allocator is likely to hand out. What has these values in the plain calls was never written, and may
-be anything in a replay. What varies among the plain calls in another way may differ from them as
-much as they do from each other, and so may about as many other elements of the same tensor: where
-rounding sends a token to another expert, it is another token in each call. Whole numbers may differ
-in any way there. All else has to be equal, except for rounding.
+where a replay differs, the plain call is made twice more. For each of them, memory that an op only
+allocates gets another value, and so does what the allocator is likely to hand out. What has these
+values in the plain calls was never written, and may be anything in a replay. What varies among the
+plain calls in another way may differ from them as much as they do from each other, and whole
+numbers in any way. If that explains nothing, up to four more calls are made with the same values
+there. What varies among these varies by itself, and then other elements of that tensor may, about
+as many and about as far: where rounding sends a token to another expert, it is another token in
+each call. All else has to be equal, except for rounding.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from rocm_autopatch.graphs.refusal import CaptureDisturbed, Refused
 # How many elements of a result are compared. All of them would need as much memory as the
 # activations of a training step.
 _COMPARED = 1 << 22
-# So many further plain calls there are at least, and at most. Unwritten memory is filled with the
-# number of the call.
-_LEAST, _MOST = 2, 6
+# What unwritten memory is filled with in the further plain calls. Only calls with the same fill say
+# what varies by itself.
+_FILLS = (1, 2, 2, 2, 2, 2)
 # So much more than plain calls a replay may differ, and in so many times as many elements: there
 # are a few of them only.
 _MORE = 4
@@ -101,20 +102,18 @@ class ResultVerification:
         return again
 
     def needs_calls(self, result: object) -> bool:
-        """Look at the result of a replay. Returns whether it takes further calls to judge it."""
+        """Look at the result of a replay. Returns whether further calls may explain it."""
         self._got = self._sampled_copies(result)
         with no_other():
             self._has_drawn = self._after is None or torch.equal(self._after, self._pool.random())
             self._different = _differences_of(self._plain[0], self._got)
         leaves = list(_leaves(result))
         self._shapes = [torch.empty_like(leaves[one], device="meta") for one in self._different]
-        return bool(self._different) and len(self._plain) == 1
+        return len(self._plain) <= len(_FILLS) and not self._is_explained()
 
     def call_again(self) -> None:
-        """Make the further plain calls. They draw what the first one has drawn."""
-        for value in range(1, 1 + _MOST):
-            if value > _LEAST and all(map(self._varies, self._different)):
-                break
+        """Make further plain calls until they explain the replay. All draw the same numbers."""
+        for value in _FILLS[len(self._plain) - 1 :]:
             self._restore()
             self.draw_again()
             fill = functools.partial(
@@ -125,29 +124,26 @@ class ResultVerification:
                     self._plain.append(self._sampled_copies(self._call(fill)))
             finally:
                 self._restore()
+            if self._is_explained():
+                break
 
-    def _varies(self, index: int) -> bool:
-        """Whether the plain calls differ in this part of the result."""
-        first, *others = (calls[index] for calls in self._plain)
+    def _is_explained(self) -> bool:
+        return not any(map(self._is_determined, self._different))
+
+    def _is_determined(self, index: int) -> bool:
+        """Whether the plain calls determine what differs in this part of the result."""
+        replayed, ones = self._got[index], [calls[index] for calls in self._plain]
+        assert replayed is not None
         with no_other():
-            return any(
-                first is None
-                or one is None
-                or one.shape != first.shape
-                # A plain call may give a number on the host.
-                or not bool(_close_elements(one.to(first.device), first).all())
-                for one in others
-            )
+            # A plain call may give a number on the host.
+            tensors = [one.to(replayed.device) for one in ones if one is not None]
+            return len(tensors) < len(ones) or not _is_undetermined(replayed, tensors)
 
     def conclude(self) -> None:
         """Raise Refused unless the plain calls say that they don't determine what differs."""
-        with no_other():
-            for index, said in self._different.items():
-                replayed, ones = self._got[index], [calls[index] for calls in self._plain]
-                assert replayed is not None
-                tensors = [one.to(replayed.device) for one in ones if one is not None]
-                if len(tensors) < len(ones) or not _is_undetermined(replayed, tensors):
-                    raise Refused(f"a replay differs from a plain call: {said}")
+        for index, said in self._different.items():
+            if self._is_determined(index):
+                raise Refused(f"a replay differs from a plain call: {said}")
         if not self._has_drawn:
             raise CaptureDisturbed("a replay does not draw as many numbers as a plain call")
 
@@ -190,29 +186,41 @@ def _describe_difference(got: torch.Tensor, wanted: torch.Tensor) -> str:
 
 
 def _is_undetermined(got: torch.Tensor, plain: Sequence[torch.Tensor]) -> bool:
-    """Whether plain calls explain all elements in which a replay differs from the first of them."""
-    if any(one.shape != got.shape or one.dtype != got.dtype for one in plain):
+    """Whether plain calls explain all elements in which a replay differs from the first of them.
+
+    The others had memory filled with :data:`_FILLS`.
+    """
+    if len(plain) < 3 or any((one.shape, one.dtype) != (got.shape, got.dtype) for one in plain):
         return False
     first, *others = plain
     wrong = ~_close_elements(got, first)
     unwritten = torch.ones_like(wrong)
-    for value, one in enumerate(others, 1):
+    for value, one in zip(_FILLS, others):
         filled = bool(value % 2) if one.dtype is torch.bool else value
         unwritten &= one == torch.full_like(one, filled)
-    pairs = list(itertools.combinations(plain, 2))
-    varying = torch.zeros_like(wrong)
-    for one, other in pairs:
-        varying |= ~_close_elements(one, other)
-    varying, wrong = varying & ~unwritten, wrong & ~unwritten
-    if not (got.is_floating_point() or got.is_complex()):
-        return bool((wrong & ~varying).sum() <= _MORE * varying.sum())
-    apart = functools.reduce(torch.maximum, (_difference_of(*pair) for pair in pairs))
+    wrong &= ~unwritten
     differs = _difference_of(got, first)
-    wrong &= ~(differs <= _MORE * apart)
+    varying, apart = _variation_of(plain)
+    is_number = got.is_floating_point() or got.is_complex()
+    wrong &= ~(differs <= _MORE * apart) if is_number else ~varying
     if not wrong.any():
         return True
+    # Another element may vary in each call. What only differs by the fill does not, and what is
+    # infinite says nothing of others.
+    varying, apart = _variation_of(plain[2:])
+    varying &= apart.isfinite()
     few = bool(wrong.sum() <= _MORE * varying.sum())
     return few and bool(differs[wrong].max() <= _MORE * apart[varying].max())
+
+
+def _variation_of(plain: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which elements differ among plain calls by more than rounding, and how far all are apart."""
+    varying = torch.zeros_like(plain[0], dtype=torch.bool)
+    apart = torch.zeros_like(varying, dtype=torch.float64)
+    for one, other in itertools.combinations(plain, 2):
+        varying |= ~_close_elements(one, other)
+        apart = torch.maximum(apart, _difference_of(one, other))
+    return varying, apart
 
 
 def _difference_of(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

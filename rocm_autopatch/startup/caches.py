@@ -347,18 +347,20 @@ def _is_network(path: str, plain: bool = False) -> bool:
     # Such characters are octal escapes there (proc(5)).
     for one in b"\\ \t\n":
         point = point.replace(bytes([one]), b"\\%03o" % one)
-    # There may be hundreds, so no line is looked at that names another path. Most of them have the
-    # root "/": at "/" counts the last one with it, else the first line.
-    while point.strip(b"/"):
+    if not point.startswith(b"/"):
+        return False
+    # There may be hundreds, so no line is looked at that names no such path. After a mount point,
+    # and not after the root of what is mounted, comes "rw" or "ro".
+    while True:
+        words = b" %s r" % (point or b"/")
         # The last one that is mounted there.
-        found = mounts.rfind(b" %s " % point)
-        # The root of what is mounted, and its source, may be such paths, too.
+        found = mounts.rfind(words)
+        # What is mounted may have such a name, too.
         while found >= 0 and mounts.count(b" ", mounts.rfind(b"\n", 0, found) + 1, found) != 3:
-            found = mounts.rfind(b" %s " % point, 0, found + 1)
+            found = mounts.rfind(words, 0, found + 1)
         if found >= 0:
-            break
+            # Some optional fields come before the dash.
+            return mounts[found:].partition(b" - ")[2].partition(b" ")[0] in _NETWORK
+        if not point:
+            return False
         point = point.rpartition(b"/")[0]
-    else:
-        found = max(0, mounts.rfind(b" / / "))
-    # Some optional fields come before the dash.
-    return mounts[found:].partition(b" - ")[2].partition(b" ")[0] in _NETWORK

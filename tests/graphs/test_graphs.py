@@ -1283,7 +1283,10 @@ def test_parts_of_what_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     for one in tensors:
         flat = one.contiguous().reshape(-1).view(torch.uint8)
         whole = flat if flat.numel() % 4 else flat.view(torch.int32)
-        assert observation._checksum_of(one) == int(whole.sum(dtype=torch.int64))
+        parts = [int(observation._weighted_sum(part)) for part in whole.split(100)]
+        if one.is_contiguous() or one.dim() < 2:
+            sums = torch.tensor(parts, device=GPU)
+            assert observation._checksum_of(one) == int(observation._weighted_sum(sums))
         assert all(part.numel() <= 100 for part in observation._integer_parts(one))
         sample = verification._sample_tensor(one, 30)
         assert sample.numel() <= 30
@@ -1293,25 +1296,18 @@ def test_parts_of_what_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@replayed.nothing("it chooses alone")
-def test_small_arguments_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All together are no more than so many bytes."""
-    monkeypatch.setattr(observation, "_COPIED", 40)
-    tensors = [torch.zeros(size, device=GPU) for size in (5, 8, 2, 3)]
-    assert observation._find_copied(tensors) == [True, False, True, True]
-    assert observation._find_copied([]) == []
-
-
-def test_a_large_argument_that_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is a checksum of it, and no copy."""
-    monkeypatch.setattr(observation, "_COPIED", 16)
+@pytest.mark.parametrize("moves", [False, True])
+def test_an_argument_that_is_changed_uncounted(moves: bool) -> None:
+    """There is a checksum of it, and no copy: it sees values that are only moved, too."""
 
     def function(x: Any) -> Any:
-        x.data[1:3] += 1  # Autograd does not count it.
+        # Autograd does not count it.
+        x.data.copy_(x.flip(0) if moves else x + 1)
         return x * 2
 
-    wrapped = graphed(function)
-    x, other = torch.zeros(8, device=GPU), torch.zeros(8, device=GPU)
+    wrapped = graphed(function, verify=True)
+    x = torch.arange(8.0, device=GPU)
+    other = x.clone()
     for _ in range(5):
         close(wrapped(x), function(other))
         close(x, other)

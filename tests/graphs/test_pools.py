@@ -549,6 +549,18 @@ def test_each_layer_has_first_calls(allocator: Allocator) -> None:
     assert not is_there(1)
 
 
+def test_first_calls_end_where_each_has_other_weights(allocator: Allocator) -> None:
+    pools = capture.CapturePools()
+    pool = pools.of(DEVICES[0])
+
+    def stream() -> int:
+        return int(torch.cuda.current_stream().cuda_stream)
+
+    found = [pool.run_in_graph_memory(stream, pools.memory, number) for number in range(600)]
+    assert 100 < found.count(pool.stream.cuda_stream) < 600
+    assert found[-1] == 0
+
+
 def test_first_calls_where_torch_can_give_little_back(
     allocator: Allocator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1203,6 +1203,39 @@ class TestSavedValues:
         assert len(backward["graphs"]) == (fails == 1)
 
 
+class Counting(torch.autograd.Function):
+    """Its backward counts its calls in a tensor that the forward was given."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, count: Any) -> Any:
+        ctx.save_for_backward(x.sin(), count)
+        return x.exp() + count.detach()[0] * 0
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        sine, count = ctx.saved_tensors
+        count.add_(1)
+        return grad * sine.cos(), None
+
+
+@pytest.mark.parametrize("made", ["by the program", "by another region"])
+def test_a_backward_that_changes_what_its_forward_was_given(seen: Seen, made: str) -> None:
+    """The forward's graph would save a copy of it, and change that."""
+    layer = torch.nn.Linear(8, 8).to(GPU)
+    first = torch.compile(lambda x: (layer(x).tanh(), x.detach() * 2), mode=MODE)
+    second = torch.compile(lambda x, count: Counting.apply(x, count).square(), mode=MODE)
+    own = torch.zeros(4, 8, device=GPU)
+    for number in range(8):
+        x = torch.randn(4, 8, device=GPU)
+        hidden, doubled = first(x)
+        count, before = (doubled, 2 * x) if made == "by another region" else (own, number)
+        second(hidden, count).sum().backward()
+        torch.testing.assert_close(count - before, torch.ones_like(count))
+        del hidden, doubled, count
+    refused = [row for row in seen() if training.WRITES in row["plain"]]
+    assert len(refused) == 2
+
+
 def test_what_was_given_and_is_saved_is_not_backed_up(
     seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
