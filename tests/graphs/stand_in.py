@@ -199,6 +199,9 @@ def _at(address: int, size: int, dtype: Any, where: tuple[Any, ...], keeps: Any)
 
 
 def _plain(tensor: Any) -> bool:
+    # What a compile has left has no content.
+    if torch._is_functional_tensor(tensor):
+        return False
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         return False
     memory = tensor.untyped_storage()
