@@ -259,13 +259,15 @@ class CaptureAttempt:
         ops = CapturedOps(stops=True)
         enter = functools.partial(inputs.enter, self._pool.unowned)
         versions = inputs.versions()
-        with capture.no_other(), capture.own_casts():
-            # Another thread may have captured here since the plain call began.
-            self._take_order()
-            if donated:
-                donated.let_go(call.leaves, self._pool, self._order)
-            owned = set(map(storage_key, [*inputs.tensors, *tensors_of(call.leaves)]))
+        # Another thread may have captured here since the plain call began.
+        self._take_order()
+        if donated:
+            donated.let_go(call.leaves, self._pool, self._order)
+        owned = set(map(storage_key, [*inputs.tensors, *tensors_of(call.leaves)]))
+        with capture.own_casts():
             graph, result = self._pool.capture(self._noting_function(ops), enter, self._memory)
+        if self._memory.last_order != self._order:
+            raise CaptureBusy("another thread captures in the same memory")
         if capture.count_compiles() != compiled:
             raise CaptureDisturbed(
                 "something was compiled in the capture: more calls are needed before it"

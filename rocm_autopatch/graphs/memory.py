@@ -67,6 +67,8 @@ class GraphMemory:
         self._held: dict[torch.device, weakref.finalize[[int, Handle], GraphMemory]] = {}
         # The devices on which a thread is about to use it, or does.
         self._used: set[torch.device] = set()
+        #: The number of the last capture that has begun, or is about to.
+        self.last_order = -1
         #: By the order of their captures: what was in use when it was last looked at.
         self.lent: dict[int, LiveOutputs] = {}
 
@@ -160,7 +162,8 @@ class GraphMemory:
     def order(self) -> int:
         """A number for a capture that begins now. Later captures have larger ones."""
         self.sweep()
-        return next(_orders)
+        self.last_order = next(_orders)
+        return self.last_order
 
     def lend(self, order: int, results: LiveOutputs) -> None:
         """A replay of the graph with this number has handed out results."""

@@ -433,15 +433,7 @@ def test_plain_calls_that_compare_take_no_lock_of_captures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They are the program's, and another thread may capture meanwhile."""
-    seen, calls, captures = [], 0, 0
-    capture_graph = stand_in.StandIn.capture
-
-    def capturing(*args: Any) -> Any:
-        nonlocal captures
-        captures += 1
-        return capture_graph(*args)
-
-    monkeypatch.setattr(stand_in.StandIn, "capture", capturing)
+    seen, calls = [], 0
 
     def function(x: Any) -> Any:
         nonlocal calls
@@ -455,8 +447,7 @@ def test_plain_calls_that_compare_take_no_lock_of_captures(
             wrapped(torch.ones(4))
     # Verified, and checked: with two more plain calls each time.
     assert calls > 8
-    assert captures == 2
-    assert seen.count(True) == captures
+    assert not any(seen)
 
 
 def test_random_numbers_after_a_check_that_calls_again() -> None:
