@@ -27,6 +27,7 @@ print(json.dumps([value, caches["hits"], caches["misses"], caches["reason"]]))
 TOGETHER = program_file("cache_real/together.py")
 KILLED = program_file("cache_real/killed.py")
 CUT = program_file("cache_real/cut.py")
+CONFIGS = program_file("cache_real/configs.py")
 # "make live" has fifty.
 MANY = int(os.environ.get("ROCM_AUTOPATCH_TEST_CACHES", "6"))
 
@@ -92,6 +93,20 @@ def test_a_kernel_that_is_cut_off(torch_python: Interpreter, tmp_path: Path) -> 
     assert second == third == [84, 1, 0]
     said = [line for line in done.stderr.splitlines() if "can't be loaded and is removed" in line]
     assert len(said) == 1
+
+
+def test_configs_are_kept_in_the_place(torch_python: Interpreter, tmp_path: Path) -> None:
+    """Not where a graph was compiled, where this user may be able to do nothing."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.touch()
+    done = torch_python.run(CONFIGS, elsewhere, env=environment(tmp_path))
+    brought, name, found, inside = json.loads(done.stdout)
+    assert (brought, found) == (f"ab/{name}", True)
+    assert Path(inside).parent.name == "cd"
+    own = {**environment(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "own")}
+    done = torch_python.run(CONFIGS, tmp_path / "other", env=own)
+    brought, name, found, _ = json.loads(done.stdout)
+    assert (brought, found) == (str(tmp_path / "other/inductor/ab" / name), True)
 
 
 def test_a_full_disk(torch_python: Interpreter, tmp_path: Path) -> None:

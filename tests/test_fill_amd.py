@@ -23,6 +23,7 @@ from tests.test_fill import ANSWERS, SHOW, at_home, on_machine, place_in
 amd_python = test_amd.amd_python
 
 TWO_GRAPHS = program_file("filled_caches/two_graphs.py")
+CONFIGS = program_file("filled_caches/configs.py")
 
 
 @pytest.fixture(autouse=True)
@@ -102,6 +103,31 @@ def test_a_second_one_finds_all(amd_python: Interpreter, tmp_path: Path) -> None
     assert json.loads(there.stdout)[0] == str(place)
     other = on_machine("mi308x", tmp_path, amd_python, "-c", SHOW, env=QUIET)
     assert json.loads(other.stdout)[0] != str(place)
+
+
+def test_configs_of_a_place_that_has_moved(amd_python: Interpreter, tmp_path: Path) -> None:
+    """A layer that was filled in a home where this user may not go: torch keeps paths into it."""
+    built, home, layer = (tmp_path / name for name in ("built", "home", "layer"))
+    share_stand_in(built)
+    filled(amd_python, built, CONFIGS)
+    pack = ("pack", str(tmp_path / "caches.tar.gz"), "--for", "mi300x")
+    seed = ("seed", pack[1], "--into", str(layer))
+    for words in (pack, seed):
+        amd_python.run("-m", "rocm_autopatch", "cache", *words, env={**at_home(built), **QUIET})
+    shutil.rmtree(built)
+    built.touch()
+    home.mkdir()
+    stand_in = compiling_gpu.prepare_stand_in(
+        amd_python.path, compiling_gpu.GPUS["mi300x"], WORK.absolute() / "stand-in"
+    )
+    done = on_machine(
+        *("mi300x", home, amd_python, CONFIGS, "keep"),
+        env={**stand_in, "ROCM_AUTOPATCH_CACHE": "require", **QUIET},
+        layer=layer,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    kept = [*(place_in(home) / "inductor").rglob("*.best_config")]
+    assert len(kept) == int(done.stdout) > 0
 
 
 def test_the_module_by_which_triton_launches(amd_python: Interpreter, tmp_path: Path) -> None:

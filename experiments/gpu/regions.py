@@ -12,8 +12,8 @@ them were replays. WORK/regions.jsonl keeps rows as they come; a second call doe
 
 With ``--time``, as many processes of each side, with our graphs and with torch's own, prepare a
 model at once, after one of each that fills caches. Then they time it one after the other, by turns,
-while the others wait. WORK/times.jsonl has the median milliseconds of a step and the megabytes that
-torch had reserved in the process at most, and in the end. What is printed compares the medians of
+while the others wait. WORK/times.jsonl has the median milliseconds of a step, those of each turn, our
+replays, and the megabytes that torch had reserved in the process at most, and in the end. What is printed compares the medians of
 the processes. A second call adds to them. Names like ``train-usual-gpt2`` are models of usual size,
 for memory.
 """
@@ -359,6 +359,8 @@ def time_one(name: str, ours: bool) -> None:
             run_steps(20)
             found.append((time.perf_counter() - began) / 20 * 1000)
         row["ms"] = median(found)
+        row["all_ms"] = [round(one, 3) for one in found]
+        row.update(_count_replays() if ours else {})
         row["most_mb"] = torch.cuda.max_memory_reserved() / 2**20
         row["end_mb"] = torch.cuda.memory_reserved() / 2**20
     except Exception as error:

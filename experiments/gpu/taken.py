@@ -8,6 +8,8 @@ experiments/live/filled.py fills them on a stand-in. Each model starts so many t
 them (``filled``), and so many times from caches that a start on this GPU has made (``warm``), by
 turns. A row has the hits and misses of torch's caches, the Triton kernels that were not there
 before, the seconds of the program, and how many kernels' configs it measured in how many of them.
+torch keeps the best configs where the caches were filled (research/caches-torch.md), so what is
+there is removed before each start from a copy: it is the first one of its machine.
 WORK/taken.jsonl keeps rows as they come.
 """
 
@@ -74,10 +76,22 @@ def kernels(caches: Path) -> set[str]:
     return {path.parent.name for path in caches.rglob("*.cubin")}
 
 
+def place_of_fill(source: Path) -> Path | None:
+    """Where caches were filled, by the paths in a file of Triton's; None if they did not move."""
+    for file in source.rglob("__grp__*.json"):
+        paths = json.loads(file.read_text())["child_paths"].values()
+        filled = Path(next(iter(paths)).partition("/triton/")[0])
+        return None if filled == source.absolute() else filled
+    return None
+
+
 def start(model: str, kind: str, source: Path | None, own: Path) -> dict[str, Any]:
     """Start a program with a copy of *source*, or with the caches that are in *own*."""
     if source is not None:
         shutil.rmtree(own, ignore_errors=True)
+        left = place_of_fill(source)
+        if left is not None:
+            shutil.rmtree(left, ignore_errors=True)
         shutil.copytree(source, own)
     before = kernels(own) if own.exists() else set()
     done = subprocess.run(

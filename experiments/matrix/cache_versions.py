@@ -1,6 +1,7 @@
-"""What the look at cache misses and at truncated libraries assumes of each torch from 2.4 to 2.15.
+"""What our patches of torch's caches assume of each torch from 2.4 to 2.15.
 
-They are patches/cache_misses.py and patches/truncated_libraries.py. It reads each torch's files.
+They are patches/cache_misses.py, patches/moved_configs.py and patches/truncated_libraries.py. It
+reads each torch's files.
 
     python experiments/matrix/cache_versions.py DIRECTORY [VERSION ...]
 
@@ -18,6 +19,7 @@ from capture_versions import Source
 from torch_files import facts_table
 
 CODECACHE = "torch/_inductor/codecache.py"
+CONFIGS = "torch/_inductor/runtime/autotune_cache.py"
 
 
 def method(source: Source) -> str:
@@ -81,7 +83,41 @@ def loads(source: Source) -> str:
     return "?"
 
 
-FACTS = {"looks up": method, "called": called, "key": key, "lines": lines, "loads": loads}
+def keeps(source: Source) -> str:
+    """Where a config's path is made or brought back, and that it is kept as the second of a pair.
+
+    The class has to be found by the name that codecache imports (moved_configs.py).
+    """
+    imported = any(
+        isinstance(node, ast.ImportFrom) and "autotune_cache" in [one.name for one in node.names]
+        for node in source.tree(CODECACHE).body
+    )
+    found = []
+    for top in source.tree(CONFIGS).body if imported else ():
+        if getattr(top, "name", "") != "AutotuneCache":
+            continue
+        for node in getattr(top, "body", ()):
+            if getattr(node, "name", "") in ("create", "__setstate__"):
+                kinds = [ast.unparse(one) for one in node.decorator_list]
+                found.append(" ".join([*kinds, node.name]))
+        for node in ast.walk(top):
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "self.local_cache":
+                assert isinstance(node.value, ast.Tuple)
+                found.append(f"({', '.join('*' for _ in node.value.elts)})")
+    return ", ".join(found) or "none"
+
+
+FACTS = {
+    "looks up": method,
+    "called": called,
+    "key": key,
+    "lines": lines,
+    "loads": loads,
+    "keeps": keeps,
+}
+
+
+_KEEPS = {"2.4": "none", "2.5": "none", "2.6": "staticmethod create, (*, *)"}
 
 
 def expected(version: str) -> dict[str, str]:
@@ -92,6 +128,8 @@ def expected(version: str) -> dict[str, str]:
         "called": "FxGraphCache._lookup_graph, compiled_fx_graph_hash",
         "key": "key" if old else "(key, debug_lines)",
         "lines": "none" if old else "[*] *: * or [*] *[*]: *",
+        # Before 2.8, no graph in a cache has paths of configs.
+        "keeps": _KEEPS.get(version[:3], "staticmethod create, __setstate__, (*, *)"),
     }
 
 

@@ -16,7 +16,7 @@ import os
 import threading
 
 from rocm_autopatch import _RECORD, failure, startup
-from rocm_autopatch.patches import truncated_libraries
+from rocm_autopatch.patches import moved_configs, truncated_libraries
 from rocm_autopatch.startup import caches
 
 TYPE_CHECKING = False
@@ -49,6 +49,7 @@ class CacheMiss(RuntimeError):
 def watch_lookups(module: "ModuleType") -> None:
     """Count hits and misses of Inductor's graphs, and act on a miss. A post-import hook."""
     truncated_libraries.watch_libraries(module)
+    moved_configs.keep_configs(module)
     cache: Any = getattr(module, "FxGraphCache", None)
     lookup: Any = getattr(cache, "_lookup_graph", None)
     make_key: Any = getattr(module, "compiled_fx_graph_hash", None)
