@@ -12,10 +12,10 @@ them were replays. WORK/regions.jsonl keeps rows as they come; a second call doe
 
 With ``--time``, as many processes of each side, with our graphs and with torch's own, prepare a
 model at once, after one of each that fills caches. Then they time it one after the other, by turns,
-while the others wait. WORK/times.jsonl has the median milliseconds of a step, those of each turn, our
-replays, and the megabytes that torch had reserved in the process at most, and in the end. What is printed compares the medians of
-the processes. A second call adds to them. Names like ``train-usual-gpt2`` are models of usual size,
-for memory.
+while the others wait. WORK/times.jsonl has the median milliseconds of a step, those of each turn,
+our replays, and the megabytes that torch had reserved in the process at most, and in the end. What
+is printed compares the medians of the processes. A second call adds to them. Names like
+``train-usual-gpt2`` are models of usual size, for memory.
 """
 
 from __future__ import annotations
