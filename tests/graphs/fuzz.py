@@ -476,7 +476,7 @@ def compare(sides: list[Side], results: list[Any]) -> None:
             for leaf in torch.utils._pytree.tree_leaves(other)
             if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.numel()
         )
-        most = 1e-4 * max(1.0, *large)
+        most = 1e-4 * max([1.0, *large])
         torch.testing.assert_close(one, other, rtol=1e-3, atol=most, equal_nan=True)
 
     near(*results)
