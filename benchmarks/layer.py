@@ -24,7 +24,7 @@ def main() -> None:
                 kernel.parent.mkdir(parents=True, exist_ok=True)
                 kernel.touch()
             began = time.perf_counter()
-            layer.link_layer(str(below), str(new))
+            layer.link_layer(str(below), str(new), str(new))
             print(f"{count} files: {time.perf_counter() - began:.2f} s")
 
 

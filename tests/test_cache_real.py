@@ -100,13 +100,23 @@ def test_configs_are_kept_in_the_place(torch_python: Interpreter, tmp_path: Path
     elsewhere = tmp_path / "elsewhere"
     elsewhere.touch()
     done = torch_python.run(CONFIGS, elsewhere, env=environment(tmp_path))
-    brought, name, found, inside = json.loads(done.stdout)
-    assert (brought, found) == (f"ab/{name}", True)
-    assert Path(inside).parent.name == "cd"
+    place, brought, name, found, others = json.loads(done.stdout)
+    assert (brought, found) == (f"{place}/inductor/ab/{name}", True)
+    # Within the place, and where no cache is.
+    assert [Path(one).parent for one in others] == [
+        Path(place, "inductor/cd"),
+        elsewhere / "kernels",
+    ]
+
+
+def test_configs_are_kept_where_the_user_has_caches(
+    torch_python: Interpreter, tmp_path: Path
+) -> None:
+    """As vLLM does, which has Inductor's files in its own part of the place."""
     own = {**environment(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "own")}
     done = torch_python.run(CONFIGS, tmp_path / "other", env=own)
-    brought, name, found, _ = json.loads(done.stdout)
-    assert (brought, found) == (str(tmp_path / "other/inductor/ab" / name), True)
+    _, brought, name, found, _ = json.loads(done.stdout)
+    assert (brought, found) == (f"{tmp_path}/own/ab/{name}", True)
 
 
 def test_a_full_disk(torch_python: Interpreter, tmp_path: Path) -> None:

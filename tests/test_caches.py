@@ -467,8 +467,45 @@ def test_a_copy_of_gigabytes_has_little_in_memory(tmp_path: Path) -> None:
     content = os.urandom(1 << 20) * 3 + b"end"
     (tmp_path / "below" / "vllm" / "model").write_bytes(content)
     (tmp_path / "new").mkdir()
-    layer.link_layer(str(tmp_path / "below"), str(tmp_path / "new"))
+    layer.link_layer(str(tmp_path / "below"), str(tmp_path / "new"), str(tmp_path / "new"))
     assert (tmp_path / "new" / "vllm" / "model").read_bytes() == content
+
+
+def test_group_files_of_a_layer_have_the_paths_of_the_place(tmp_path: Path) -> None:
+    """Also where the layer itself was filled, or seeded, in another directory."""
+    below, new = tmp_path / "below", tmp_path / "new"
+    group = {
+        "child_paths": {
+            "k.json": "/some/body/place/triton/0/KEY/k.json",
+            "k.hsaco": f"{below}/triton/0/KEY/k.hsaco",
+            "other": "/some/body/place/triton/0/OTHER/k",
+        },
+        "name": "KEY",
+    }
+    kernel = below / "triton" / "0" / "KEY"
+    kernel.mkdir(parents=True)
+    (kernel / "__grp__k.json").write_text(json.dumps(group))
+    (kernel / "k.hsaco").touch()
+    new.mkdir()
+    layer.link_layer(str(below), str(new), "/the/place")
+    made = new / "triton" / "0" / "KEY"
+    assert json.loads((made / "__grp__k.json").read_text()) == {
+        "child_paths": {
+            "k.json": "/the/place/triton/0/KEY/k.json",
+            "k.hsaco": "/the/place/triton/0/KEY/k.hsaco",
+            "other": "/some/body/place/triton/0/OTHER/k",
+        },
+        "name": "KEY",
+    }
+    assert (made / "k.hsaco").readlink() == kernel / "k.hsaco"
+
+
+@pytest.mark.parametrize("given", ["/a//b", "/a/b/", "//a/./b", "/a/c/../b"])
+def test_a_root_is_named_as_torch_names_it(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch 2.13 writes what it makes of the path into its variable, which children have."""
+    assert caches.where(given) == "/a/b"
+    monkeypatch.setenv("XDG_CACHE_HOME", given)
+    assert caches.where("on") == "/a/b/rocm-autopatch"
 
 
 COMPILES = program_file("caches/compiles.py")

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-# By this variable torch finds Inductor's part of a place.
-_VARIABLE, _PART = "TORCHINDUCTOR_CACHE_DIR", "inductor"
+_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 _SINCE = (2, 8)
 
 
@@ -67,13 +66,15 @@ def _bring_into_place(made: "Any") -> None:
 
 
 def _path_in_place(path: str) -> str:
-    record = _RECORD["caches"]
-    assert record is not None
-    # The variable may be the user's, or a program's for a while.
-    directory = os.environ.get(_VARIABLE, "")
-    if directory != "%s/%s" % (record["node"] or record["place"], _PART):
+    """Where a config is kept: beside its kernel's file, in the directory that torch uses now.
+
+    That is the place's, or what the program or a framework has made of it.
+    """
+    directory = os.environ.get(_VARIABLE, "").rstrip("/")
+    if not directory or path.startswith(directory + "/"):
         return path
-    if path.startswith(directory + "/"):
-        return path
-    # Each kernel has a directory by the first letters of its name, and both are made of its text.
-    return os.path.join(directory, *path.split(os.sep)[-2:])
+    # torch names the directory of a kernel by two letters of its hash. A file that is elsewhere was
+    # not in a cache.
+    above, name = os.path.split(path)
+    letters = os.path.basename(above)
+    return os.path.join(directory, letters, name) if len(letters) == 2 else path

@@ -99,7 +99,7 @@ def _make_place(directory: str, fields: "dict[str, str]", looks: bool) -> None:
             pass  # The layer is not mounted here.
     elif not looks and os.access(below + "/" + MARK, os.R_OK):
         # The place was there before the layer.
-        _link(below, directory)
+        _link(below, directory, directory)
     if not looks and not os.access(directory + "/" + MARK, os.R_OK):
         # It was removed beside a running program, which has made its directories again.
         os.chmod(directory, 0o700)
@@ -182,7 +182,7 @@ def _at_once(directory: str, fill: "Callable[[str], None]") -> None:
 def _fill(new: str, directory: str, fields: "dict[str, str]") -> None:
     below = _below(directory)
     if os.access(below + "/" + MARK, os.R_OK):
-        _link(below, new)
+        _link(below, new, directory)
     else:
         _write_mark(new, fields)
         if os.access(LAYER, os.R_OK | os.X_OK):
@@ -205,12 +205,13 @@ def _below(directory: str) -> str:
     return "%s/%s" % (LAYER, directory.rpartition("/")[2])
 
 
-def _link(below: str, directory: str) -> None:
+def _link(below: str, new: str, directory: str) -> None:
+    """Let *new*, which will be *directory*, have what the layer's place *below* has."""
     from rocm_autopatch.startup import layer
 
     check_directory(below)
-    layer.link_layer(below, directory)
-    with open(directory + "/" + LINKED, "w", encoding="ascii") as stream:
+    layer.link_layer(below, new, directory)
+    with open(new + "/" + LINKED, "w", encoding="ascii") as stream:
         stream.write("%s\n" % below)
 
 
@@ -269,7 +270,7 @@ def _own(directory: str, part: str, looks: bool) -> None:
         if os.access("%s/%s" % (directory, inner), os.F_OK):
             from rocm_autopatch.startup import layer
 
-            layer.link_layer(directory, new, "/" + inner, above)
+            layer.link_layer(directory, new, above, "/" + inner)
 
     _at_once(path, fill)
 

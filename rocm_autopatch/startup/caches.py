@@ -184,15 +184,20 @@ def wanted(plan: "Plan") -> "tuple[str, str, str, bool]":
 def where(use: str) -> str:
     """The root of the caches. Raises Unusable where there is none."""
     if use.startswith("/"):
-        return "/" + use.strip("/")
+        return _plain_path(use)
     base = os.environ.get("XDG_CACHE_HOME", "")
     if not base.startswith("/"):
         home = os.path.expanduser("~")
         # HOME= is no home: expanduser makes / of it.
         if not (home.startswith("/") and os.environ.get("HOME", home)):
             raise Unusable("this user has no home directory; %s=/PATH names a root" % VARIABLE)
-        base = home.rstrip("/") + "/.cache"
-    return "%s/%s" % (base, BELOW_HOME)
+        base = home + "/.cache"
+    return _plain_path("%s/%s" % (base, BELOW_HOME))
+
+
+def _plain_path(path: str) -> str:
+    """A path as torch 2.13 makes one of it, which writes it into its variable: os.path.abspath."""
+    return os.path.normpath("/" + path.lstrip("/"))
 
 
 def place(plan: "Plan") -> "dict[str, str]":

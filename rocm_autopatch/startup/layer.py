@@ -27,11 +27,12 @@ GROUP = "__grp__"
 _PIECE = 1 << 20
 
 
-def link_layer(below: str, new: str, part: str = "", to: str = "") -> None:
+def link_layer(below: str, new: str, to: str, part: str = "") -> None:
     """Give the directory *new* all that the place *below* has, or that its *part* "/NAME" has.
 
-    What is there already stays. Triton's group files have paths of *below*: with *to*, they get
-    paths of the directory *to* instead, which *new* will be a part of. Raises OSError.
+    What is there already stays. *new* will be the directory *to*, or a part of it: Triton's group
+    files, which have the paths of the files beside them, get paths of *to*, wherever they were
+    written. Raises OSError.
     """
     for inner, directories, files in _walk(below, part):
         target = new + inner[len(part) :]
@@ -41,8 +42,8 @@ def link_layer(below: str, new: str, part: str = "", to: str = "") -> None:
         for name in files:
             path = inner + "/" + name
             with suppress(FileExistsError):
-                if to and name.startswith(GROUP):
-                    _copy_with_paths(below + path, "%s/%s" % (target, name), below, to)
+                if name.startswith(GROUP):
+                    _copy_group(below + path, "%s/%s" % (target, name), to + inner)
                 elif path.split("/")[1] in LINKED and not name.endswith(_CHANGED):
                     os.symlink(below + path, "%s/%s" % (target, name))
                 else:
@@ -73,10 +74,17 @@ def _copy(source: str, target: str) -> None:
             piece = reader.read(_PIECE)
 
 
-def _copy_with_paths(source: str, target: str, old: str, new: str) -> None:
+def _copy_group(source: str, target: str, directory: str) -> None:
+    """Copy a group file that will be in *directory*."""
+    # A kernel's files are in a directory of one name, in each cache.
+    within = os.fsencode("/%s/" % os.path.basename(directory))
     with open(source, "rb") as reader, open(target, "xb") as writer:
-        # As a JSON string begins. The paths are in no other file that Triton looks them up in.
-        writer.write(reader.read().replace(os.fsencode('"%s/' % old), os.fsencode('"%s/' % new)))
+        # The strings of JSON are between quotes, and Triton's names have none.
+        for number, piece in enumerate(reader.read().split(b'"')):
+            above, found, name = piece.rpartition(within)
+            if found and above.startswith(b"/"):
+                piece = b"%s/%s" % (os.fsencode(directory), name)
+            writer.write(b'"' + piece if number else piece)
 
 
 def apart(directory: str, mark: str, fields: "dict[str, str]") -> str:

@@ -24,6 +24,9 @@ made.local_cache = (made.local_cache[0], f"{sys.argv[1]}/inductor/ab/{name}")
 brought = pickle.loads(pickle.dumps(made))
 brought.save(config, 1)
 found = AutotuneCache.create({}, elsewhere, "hash").read_best({}, [config])
-own = rocm_autopatch.status()["caches"]["place"] + "/inductor/"
-inside = AutotuneCache.create({}, own + "cd/ccdefgh.py", "hash")
-print(json.dumps([path_of(brought).replace(own, ""), name, found is config, path_of(inside)]))
+place = rocm_autopatch.status()["caches"]["place"]
+others = [
+    path_of(AutotuneCache.create({}, path, "hash"))
+    for path in (place + "/inductor/cd/ccdefgh.py", sys.argv[1] + "/kernels/ckernel.py")
+]
+print(json.dumps([place, path_of(brought), name, found is config, others]))
