@@ -22,7 +22,7 @@ from typing import Any, Callable
 
 import pytest
 
-from rocm_autopatch.caches import RUNS, CacheRefused, archive, gc, moved, places, users, warm
+from rocm_autopatch.caches import RUNS, CacheRefused, archive, gc, places, users, warm
 from rocm_autopatch.cli import main
 from rocm_autopatch.compile_report.gather import gather_report
 from rocm_autopatch.startup import caches
@@ -619,11 +619,6 @@ class TestSeed:
         place = into / here.place.name
         assert (into.stat().st_mode & 0o777, place.stat().st_mode & 0o777) == (0o755, 0o755)
 
-    def test_paths_that_only_look_alike(self, tmp_path: Path) -> None:
-        path = tmp_path / "__grp__k.json"
-        path.write_text('{"child_paths": {"a": "/root/place2/a"}}')
-        assert not moved.rewrite_paths(path, "/root/place", "/new")
-
 
 # --- who uses a place
 
@@ -811,11 +806,9 @@ def test_counts(tmp_path: Path) -> None:
 
 
 def test_json_that_is_too_deep(tmp_path: Path) -> None:
-    """Whoever made an archive has written Triton's group files; a file of runs may be damaged."""
+    """A file of runs may be damaged."""
     here = a_here(tmp_path / "root")
-    deep = b"[" * 100_000
-    place = a_place(here, {"triton/K/__grp__k.json": deep, RUNS: deep + b"\n{}\n"})
-    assert not moved.rewrite_paths(place.path / "triton/K/__grp__k.json", "/old", "/new")
+    place = a_place(here, {RUNS: b"[" * 100_000 + b"\n{}\n"})
     assert places.warm_runs(place.path) == [{}]
 
 

@@ -484,11 +484,16 @@ def test_group_files_of_a_layer_have_the_paths_of_the_place(tmp_path: Path) -> N
     }
     kernel = below / "triton" / "0" / "KEY"
     kernel.mkdir(parents=True)
+    # Whoever filled the layer has written its files.
+    odd = [b"[" * 100_000, b'"' * 7, b'{"child_paths": {"k": "\\"/x/KEY/k"}}', b""]
+    for number, text in enumerate(odd):
+        (kernel / f"__grp__{number}.json").write_bytes(text)
     (kernel / "__grp__k.json").write_text(json.dumps(group))
     (kernel / "k.hsaco").touch()
     new.mkdir()
     layer.link_layer(str(below), str(new), "/the/place")
     made = new / "triton" / "0" / "KEY"
+    assert (made / "__grp__0.json").read_bytes() == odd[0]
     assert json.loads((made / "__grp__k.json").read_text()) == {
         "child_paths": {
             "k.json": "/the/place/triton/0/KEY/k.json",

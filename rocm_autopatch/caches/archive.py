@@ -35,11 +35,10 @@ from rocm_autopatch.caches import (
     UNFINISHED,
     CacheRefused,
     contents,
-    moved,
     places,
     users,
 )
-from rocm_autopatch.startup import cache_place, caches
+from rocm_autopatch.startup import cache_place, caches, layer
 from rocm_autopatch.support.progress import tell_step
 
 FORMAT = 1
@@ -334,8 +333,8 @@ def seed_place(
                     _unpack_members(tar, manifest.files, new, tell)
                     _read_to_the_end(tar, text)
                     # Starts go by their own root, also where they link what is in the layer.
-                    old, now = f"{manifest.root}/{manifest.name}", f"{here.root}/{place.name}"
-                    rewritten = _settle_times_and_paths(new, manifest, old, now)
+                    now = f"{here.root}/{place.name}"
+                    rewritten = _settle_times_and_paths(new, manifest, now)
                     _finish_place(new, fields, manifest.gpu, into is None)
                     _put_in_place(new, place)
                     if into is None:
@@ -540,7 +539,7 @@ def _read_to_the_end(tar: tarfile.TarFile, text: gzip.GzipFile) -> None:
                 break
 
 
-def _settle_times_and_paths(new: Path, manifest: _ArchiveManifest, old: str, now: str) -> int:
+def _settle_times_and_paths(new: Path, manifest: _ArchiveManifest, now: str) -> int:
     """Give all files one fresh time, and put their paths right. Returns how many had paths.
 
     comgr removes what is old, and so do cleaners of caches: the time 0 of the archive would be its
@@ -549,8 +548,8 @@ def _settle_times_and_paths(new: Path, manifest: _ArchiveManifest, old: str, now
     moment = time.time_ns()
     rewritten = 0
     for name in manifest.files:
-        if old != now and moved.is_group(name):
-            rewritten += moved.rewrite_paths(new / name, old, now)
+        if layer.is_group(name):
+            rewritten += layer.rewrite_group(str(new / name), str(Path(now, name).parent))
         os.utime(new / name, ns=(moment, moment))
     return rewritten
 

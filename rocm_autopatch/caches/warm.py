@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch.caches import RUNS, UNFINISHED, contents, moved
+from rocm_autopatch.caches import RUNS, UNFINISHED, contents
 from rocm_autopatch.compile_report.model import CompileReport
 from rocm_autopatch.compile_report.trace import CACHES, TraceFile
-from rocm_autopatch.startup import caches
+from rocm_autopatch.startup import caches, layer
 from rocm_autopatch.support.progress import tell_step
 
 STATES = ("hit", "miss", "bypass")
@@ -68,8 +68,8 @@ def keep_built(place: Path) -> None:
                 continue
             with tempfile.TemporaryDirectory(dir=place.parent, prefix=UNFINISHED) as scratch:
                 copy = Path(shutil.copy(path, scratch))
-                if moved.is_group(name):
-                    moved.rewrite_paths(copy, str(above), str(place))
+                if layer.is_group(name):
+                    layer.rewrite_group(str(copy), str(target.parent))
                 if not (target.is_file() and filecmp.cmp(copy, target, shallow=False)):
                     target.parent.mkdir(parents=True, exist_ok=True)
                     os.replace(copy, target)

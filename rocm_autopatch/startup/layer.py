@@ -42,8 +42,9 @@ def link_layer(below: str, new: str, to: str, part: str = "") -> None:
         for name in files:
             path = inner + "/" + name
             with suppress(FileExistsError):
-                if name.startswith(GROUP):
-                    _copy_group(below + path, "%s/%s" % (target, name), to + inner)
+                if is_group(name):
+                    _copy(below + path, "%s/%s" % (target, name))
+                    rewrite_group("%s/%s" % (target, name), to + inner)
                 elif path.split("/")[1] in LINKED and not name.endswith(_CHANGED):
                     os.symlink(below + path, "%s/%s" % (target, name))
                 else:
@@ -74,17 +75,33 @@ def _copy(source: str, target: str) -> None:
             piece = reader.read(_PIECE)
 
 
-def _copy_group(source: str, target: str, directory: str) -> None:
-    """Copy a group file that will be in *directory*."""
-    # A kernel's files are in a directory of one name, in each cache.
+def is_group(path: str) -> bool:
+    """Whether a file has the absolute paths of the files beside it, by its name: Triton's."""
+    return path.rpartition("/")[2].startswith(GROUP)
+
+
+def rewrite_group(path: str, directory: str) -> bool:
+    """Let a group file be one of *directory*. Returns whether its paths were others.
+
+    Where they lead to nothing, Triton compiles anew and does not say so. Raises OSError.
+    """
+    # The name of a kernel's directory is the same in each cache.
     within = os.fsencode("/%s/" % os.path.basename(directory))
-    with open(source, "rb") as reader, open(target, "xb") as writer:
+    new = os.fsencode(directory).replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+    with open(path, "r+b") as stream:
+        data = stream.read()
         # The strings of JSON are between quotes, and Triton's names have none.
-        for number, piece in enumerate(reader.read().split(b'"')):
+        pieces = data.split(b'"')
+        for number, piece in enumerate(pieces):
             above, found, name = piece.rpartition(within)
             if found and above.startswith(b"/"):
-                piece = b"%s/%s" % (os.fsencode(directory), name)
-            writer.write(b'"' + piece if number else piece)
+                pieces[number] = b"%s/%s" % (new, name)
+        right = b'"'.join(pieces)
+        if right != data:
+            stream.seek(0)
+            stream.write(right)
+            stream.truncate()
+    return right != data
 
 
 def apart(directory: str, mark: str, fields: "dict[str, str]") -> str:
