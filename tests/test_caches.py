@@ -8,11 +8,15 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+import rocm_autopatch
+from rocm_autopatch import startup
 from rocm_autopatch.measure.ab import runner
+from rocm_autopatch.patches import moved_configs
 from rocm_autopatch.startup import caches, kfd, layer
 from tests.conftest import OLD_AND_NEW, Interpreter, label_torch
 from tests.messages import Golden
@@ -324,9 +328,15 @@ class TestLayer:
 
     def test_links_and_copies(self, python311: Interpreter, tmp_path: Path) -> None:
         below = self.filled(python311, tmp_path)
+        # The layer was filled in another directory.
+        (kernel,) = below.rglob("k.hsaco")
+        group = {"child_paths": {"k.hsaco": "/of/a/builder/triton/K/k.hsaco"}}
+        (kernel.parent / "__grp__k.json").write_text(json.dumps(group))
         found, variables, said = self.start_above(python311, tmp_path, below)
         assert said == []
         place = Path(found["place"])
+        child = json.loads((place / "triton/K/__grp__k.json").read_text())["child_paths"]["k.hsaco"]
+        assert child == f"{place}/triton/K/k.hsaco"
         links = {
             str(path.relative_to(place)): os.readlink(path)
             for path in place.rglob("*")
@@ -511,6 +521,18 @@ def test_a_root_is_named_as_torch_names_it(given: str, monkeypatch: pytest.Monke
     assert caches.where(given) == "/a/b"
     monkeypatch.setenv("XDG_CACHE_HOME", given)
     assert caches.where("on") == "/a/b/rocm-autopatch"
+
+
+@pytest.mark.parametrize(("torch", "count"), [("2.7.1+rocm6.3", 0), ("2.16.0", 1)])
+def test_a_torch_that_keeps_configs_in_another_way(
+    monkeypatch: pytest.MonkeyPatch, torch: str, count: int
+) -> None:
+    """A line says so, but where no graph has paths of them."""
+    said: list[str] = []
+    monkeypatch.setitem(rocm_autopatch._RECORD, "caches", {"of": {"torch": torch}})
+    monkeypatch.setattr(startup, "fail", lambda part, text: said.append(text))
+    moved_configs.keep_configs(ModuleType("codecache"))
+    assert len(said) == count
 
 
 COMPILES = program_file("caches/compiles.py")

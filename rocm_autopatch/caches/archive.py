@@ -92,8 +92,6 @@ class ListedFile:
 
 @dataclass(frozen=True)
 class _ArchiveManifest:
-    root: str
-    name: str
     fields: dict[str, str]
     files: dict[str, ListedFile]
     gpu: dict[str, object]  # what ``fill`` compiled for; {} if a GPU was there
@@ -112,6 +110,7 @@ def pack_place(place: places.CachePlace, file: Path, tell: Tell) -> PackedArchiv
     with packed_files(place, file, done) as (scratch, members, listed):
         manifest = {
             "format": FORMAT,
+            # Earlier releases put paths right by these two.
             "root": str(place.path.parent),
             "name": place.path.name,
             "place": place.fields,
@@ -400,7 +399,6 @@ def _read_manifest(tar: tarfile.TarFile) -> _ArchiveManifest:
             for name, one in said["files"].items()
         }
         fields = {str(name): str(value) for name, value in said["place"].items()}
-        root, name = str(said["root"]), str(said["name"])
         gpu = dict(said.get("gpu", {}))  # Archives of earlier releases have none.
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError, OverflowError):
         raise _WrongArchive(f"its {MANIFEST} is not one that cache pack writes") from None
@@ -408,7 +406,7 @@ def _read_manifest(tar: tarfile.TarFile) -> _ArchiveManifest:
         _check_name(one)
     if not all(text.isprintable() for row in fields.items() for text in row):
         raise _WrongArchive(f"its {MANIFEST} has a field that is no line of text")
-    return _ArchiveManifest(root, name, fields, files, gpu)
+    return _ArchiveManifest(fields, files, gpu)
 
 
 def _check_name(name: str) -> None:

@@ -469,15 +469,15 @@ def done(side: Side, action: Action, x: Any, seed: int, state: Any) -> tuple[Any
 
 def compare(sides: list[Side], results: list[Any]) -> None:
     def near(one: Any, other: Any) -> None:
-        # Gradients of a loss that grows are sums of large numbers. On a GPU, two plain calls of
-        # attention's backward differ by rounding of the largest ones.
-        large = (
-            leaf.detach().abs().nan_to_num(0, 0, 0).max().item()
-            for leaf in torch.utils._pytree.tree_leaves(other)
-            if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.numel()
-        )
-        most = 1e-4 * max([1.0, *large])
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=most, equal_nan=True)
+        leaves, others = map(torch.utils._pytree.tree_leaves, (one, other))
+        assert len(leaves) == len(others), "they have another number of results"
+        for leaf, wanted in zip(leaves, others):
+            most = 1e-4
+            if isinstance(wanted, torch.Tensor) and wanted.is_floating_point() and wanted.numel():
+                # Gradients of a loss that grows are sums of large numbers. On a GPU, two plain
+                # calls of attention's backward differ by rounding of the largest ones.
+                most *= max(1.0, wanted.detach().abs().nan_to_num(0, 0, 0).max().item())
+            torch.testing.assert_close(leaf, wanted, rtol=1e-3, atol=most, equal_nan=True)
 
     near(*results)
     ours, plain = (dict(side.model.named_parameters()) for side in sides)

@@ -574,10 +574,7 @@ def test_the_order_is_that_of_captures(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(attempts.CaptureAttempt, "_call_before", calling)
     monkeypatch.setattr(attempts.CaptureAttempt, "_record_graph", recording)
-    wrapped = graphed(lambda x: x * 2, verify=True, guards="none")
-    for _ in range(4):
-        x = torch.randn(4, device=GPU)
-        assert torch.equal(wrapped(x), x * 2)
+    compare_calls(graphed(lambda x: x * 2, verify=True, guards="none"), lambda x: x * 2, 4)
     assert len(orders) == 2
     assert orders == sorted(orders)
 
@@ -595,9 +592,7 @@ def test_another_thread_captures_meanwhile(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(attempts.CaptureAttempt, "_take_order", taking)
     wrapped = graphed(lambda x: x * 2, verify=False, guards="none")
-    for _ in range(5):
-        x = torch.randn(4, device=GPU)
-        assert torch.equal(wrapped(x), x * 2)
+    compare_calls(wrapped, lambda x: x * 2, 5)
     assert len(taken) == 4
     assert wrapped.row["plain"]["another thread captures in the same memory"] == 1
     assert wrapped.row["replays"] == 2
