@@ -54,6 +54,10 @@ class BuildPyWithPlans(build_py):
         for file in [*package.rglob("*.cpp"), *package.rglob("*.h")]:
             source = file.read_text(encoding="utf-8")
             file.write_text(lean_source.lean_cpp(source), encoding="utf-8")
+        # The policies beside them are for users, and keep theirs.
+        for file in package.glob("probe/*.yaml"):
+            source = file.read_text(encoding="utf-8")
+            file.write_text(lean_source.lean_yaml(source), encoding="utf-8")
 
     def _pack_pages(self) -> None:
         from rocm_autopatch.cli import manual

@@ -515,12 +515,21 @@ def test_group_files_of_a_layer_have_the_paths_of_the_place(tmp_path: Path) -> N
     assert (made / "k.hsaco").readlink() == kernel / "k.hsaco"
 
 
-@pytest.mark.parametrize("given", ["/a//b", "/a/b/", "//a/./b", "/a/c/../b"])
-def test_a_root_is_named_as_torch_names_it(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("given", ["a//b", "a/b/", "./a/b", "a/c/../b"])
+def test_a_root_is_named_as_torch_names_it(
+    python311: Interpreter, tmp_path: Path, given: str
+) -> None:
     """torch 2.13 writes what it makes of the path into its variable, which children have."""
-    assert caches.where(given) == "/a/b"
-    monkeypatch.setenv("XDG_CACHE_HOME", given)
-    assert caches.where("on") == "/a/b/rocm-autopatch"
+    (tmp_path / "a").mkdir()
+    for env in ({"XDG_CACHE_HOME": f"{tmp_path}/{given}"}, {"HOME": f"/{tmp_path}/{given}"}):
+        for _ in range(2):
+            found, variables, said = start(python311, tmp_path, **env)
+            assert said == []
+            assert Path(found["root"]).parent in (tmp_path / "a/b", tmp_path / "a/b/.cache")
+            assert found["root"] == os.path.abspath(found["root"])
+            assert all(value.startswith(found["root"] + "/") for value in variables.values())
+    found, _, said = start(python311, tmp_path, ROCM_AUTOPATCH_CACHE=f"{tmp_path}//{given}")
+    assert (found["root"], said) == (f"{tmp_path}/a/b", [])
 
 
 @pytest.mark.parametrize(("torch", "count"), [("2.7.1+rocm6.3", 0), ("2.16.0", 1)])

@@ -13,6 +13,7 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.conftest import (
     HIP,
@@ -99,6 +100,20 @@ def test_cpp_without_comments(wheel: Path) -> None:
         assert text == lean_source.lean_cpp((ROOT / name).read_text())
         assert not re.search(r"^\s*//", text, re.MULTILINE), name
     assert lean_source.lean_cpp("// Why.\nx(); // y\n") == "\nx(); // y\n"
+
+
+def test_yaml_without_comments(wheel: Path) -> None:
+    """That of the commands; policies are for users, who read theirs."""
+    kept = []
+    with zipfile.ZipFile(wheel) as archive:
+        for name in [name for name in archive.namelist() if name.endswith(".yaml")]:
+            text = archive.read(name).decode()
+            kept.append(bool(re.search(r"^\s*#", text, re.MULTILINE)))
+            assert kept[-1] == name.startswith("rocm_autopatch/policies/"), name
+            source = (ROOT / name.removeprefix("rocm_autopatch/" if kept[-1] else "")).read_text()
+            assert text.count("\n") == source.count("\n")
+            assert yaml.safe_load(text) == yaml.safe_load(source)
+    assert kept.count(False) == 1
 
 
 @pytest.mark.parametrize(("source", "lean"), LEAN)

@@ -54,6 +54,11 @@ def lean_cpp(source: str) -> str:
     return re.sub(r"^[ \t]*//.*$", "", source, flags=re.MULTILINE)
 
 
+def lean_yaml(source: str) -> str:
+    """YAML without the comments that have lines of their own; the rest keeps its lines."""
+    return re.sub(r"^[ \t]*#.*$", "", source, flags=re.MULTILINE)
+
+
 def _comments(source: str) -> Iterator[tuple[int, int]]:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and not token.string.startswith("# type:"):

@@ -127,10 +127,16 @@ def add(plan: "Plan") -> bool:
 
 def locate_place(plan: "Plan", done: "CachesRecord") -> bool:
     """Put on record where the place is. Returns is_plain() of its root. Raises Unusable."""
-    root = done["root"] = where(done["use"])
+    root = where(done["use"])
+    plain = is_plain(root)
+    if not plain:
+        # torch 2.13 writes os.path.abspath of it into its variable, and a child has that.
+        normal = os.path.normpath("/" + root.lstrip("/"))
+        if normal != root:
+            root, plain = normal, is_plain(normal)
+    done["root"] = root
     done["of"] = place(plan)
     done["place"] = "%s/%s" % (root.rstrip("/"), name(done["of"]))
-    plain = is_plain(root)
     done["node"] = own(done["place"]) if _is_network(root, plain) else ""
     return plain
 
@@ -184,20 +190,15 @@ def wanted(plan: "Plan") -> "tuple[str, str, str, bool]":
 def where(use: str) -> str:
     """The root of the caches. Raises Unusable where there is none."""
     if use.startswith("/"):
-        return _plain_path(use)
+        return "/" + use.strip("/")
     base = os.environ.get("XDG_CACHE_HOME", "")
     if not base.startswith("/"):
         home = os.path.expanduser("~")
         # HOME= is no home: expanduser makes / of it.
         if not (home.startswith("/") and os.environ.get("HOME", home)):
             raise Unusable("this user has no home directory; %s=/PATH names a root" % VARIABLE)
-        base = home + "/.cache"
-    return _plain_path("%s/%s" % (base, BELOW_HOME))
-
-
-def _plain_path(path: str) -> str:
-    """A path as torch 2.13 makes one of it, which writes it into its variable: os.path.abspath."""
-    return os.path.normpath("/" + path.lstrip("/"))
+        base = home.rstrip("/") + "/.cache"
+    return "%s/%s" % (base, BELOW_HOME)
 
 
 def place(plan: "Plan") -> "dict[str, str]":
@@ -261,15 +262,18 @@ def _is_in_order(directory: str) -> bool:
 
 
 def is_plain(path: str) -> bool:
-    """Whether a path has nothing but directories that others can't write, and no link.
+    """Whether a path has nothing but directories that others can't write, no link, and no dots.
 
     It is the short rule, for nearly all starts. trust has the whole one, with the exceptions.
     """
     user = os.geteuid()
     step = ""
     mode = 0o040000
+    parts = path.split("/")
+    if "" in parts[1:] or "." in parts or ".." in parts:
+        return False
     try:
-        for part in path.split("/"):
+        for part in parts:
             # In a directory with the sticky bit, others can't replace what is there.
             if mode & 0o22 and not mode & 0o1000:
                 return False
