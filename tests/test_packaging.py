@@ -86,6 +86,14 @@ LEAN = [
         "def f(\n    a: x[\n        int\n    ],\n): ...\n",
     ),
     ("if TYPE_CHECKING:\n    import a\n\n    B = a\nc = 1\n", "\n\n\n\nc = 1\n"),
+    (
+        "def f():\n    a: int = 1\n    a.b: 'é' = (2,\n        3)\n    c: int\n",
+        "def f():\n    a = 1\n    a.b = (2,\n        3)\n    c: int\n",
+    ),
+    (
+        "a: int = 1\ndef f():\n class B:\n  c: int = 1\n  def g(d):\n   d.e: int = 1\n",
+        "a: int = 1\ndef f():\n class B:\n  c: int = 1\n  def g(d):\n   d.e = 1\n",
+    ),
     ("TYPE_CHECKING = False\nif TYPE_CHECKING:\n    import a\nb = 1\n", "\n\n\nb = 1\n"),
     ("if TYPE_CHECKING:\n    a = 1\nelse:\n    a = 2\n", None),
 ]

@@ -1,8 +1,8 @@
 """What a wheel leaves out of the package's sources: what no program reads.
 
-That is comments, docstrings, and types of arguments and results with their imports. They are a
-quarter of the wheel, and a start pays for the imports. Code keeps its lines, so a traceback's
-numbers are those of the repository, which has the whole text.
+That is comments, docstrings, and types of arguments, results and what functions assign, with their
+imports. They are a quarter of the wheel, and a start pays for the imports. Code keeps its lines, so
+a traceback's numbers are those of the repository, which has the whole text.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class LeanSourceError(Exception):
 def lean_source(source: str, public: bool = False) -> str:
     """A module's *source* without comments, and unless it is *public* also without other things.
 
-    Those are docstrings, the annotations of functions, and what is under ``if TYPE_CHECKING:``. An
-    annotation stays that has more than one line. Comments stay that state types,
-    for mypy. Of the module's docstring, the first paragraph stays: commands print some. A docstring
-    stays that is all that a class or function has.
+    Those are docstrings, annotations of and in functions, and what is under ``if TYPE_CHECKING:``.
+    An annotation stays that has more than one line. Comments stay that state types, for mypy. Of
+    the module's docstring, the first paragraph stays: commands print some. A docstring stays that
+    is all that a class or function has.
     """
     lines = source.splitlines(keepends=True)
     for row, column in _comments(source):
@@ -77,6 +77,24 @@ def _annotations(tree: ast.Module, lines: list[str]) -> Iterator[tuple[int, int,
             before = lines[row - 1].encode()[: node.returns.col_offset]
             if row == node.returns.end_lineno and before.rstrip(b" (").endswith(b"->"):
                 yield row, len(before[: before.rindex(b"->")].rstrip()), to or 0
+    for one in _typed_assignments(tree):
+        row, to = one.annotation.lineno, one.annotation.end_col_offset or 0
+        name = one.target.end_col_offset or 0
+        line = lines[row - 1].encode()
+        is_plain = line[name : one.annotation.col_offset].strip() == b":"
+        if is_plain and row == one.target.lineno and line[to:].startswith(b" ="):
+            yield row, name, to
+
+
+def _typed_assignments(node: ast.AST, inside: bool = False) -> Iterator[ast.AnnAssign]:
+    """Those of functions that assign something: nobody can read these types. A class keeps its."""
+    for child in ast.iter_child_nodes(node):
+        if inside and isinstance(child, ast.AnnAssign) and child.value:
+            yield child
+        is_function = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))
+        yield from _typed_assignments(
+            child, is_function or (inside and not isinstance(child, ast.ClassDef))
+        )
 
 
 def _is_text(node: ast.AST) -> bool:
@@ -134,6 +152,12 @@ def _shorten_first(tree: ast.Module, lines: list[str], source: str) -> None:
 def _code(source: str) -> str:
     """The code with the lines where it begins, and without what may be left out, to compare."""
     tree = ast.parse(source)
+    # A place for its type is no place for another statement.
+    for one in [*_typed_assignments(tree)]:
+        vars(one).pop("annotation")
+        vars(one).update(targets=[vars(one).pop("target")], type_comment=None)
+        vars(one).pop("simple")
+        one.__class__ = ast.Assign  # type: ignore[assignment]
     for node in ast.walk(tree):
         # A class may have ended with a text, and what follows an annotation is in another column.
         for name in ("col_offset", "end_lineno", "end_col_offset"):
