@@ -189,9 +189,7 @@ class CaptureAttempt:
         if self._changes and self._shares_memory():
             raise CaptureBusy(write_back.SHARED)
         self._started, self._before = time.perf_counter(), pool.memory()
-        self._donated = strategy.find_donated(call.leaves)
-        self._memory = self._donated.results.memory if self._donated else self._memory
-        self._take_order()
+        self._choose_memory()
         pool.wait_for_previous_replay()
         copies = self._signature.copies_arguments
         self._aliased = [] if copies else strategy.find_aliased(call.leaves)
@@ -212,6 +210,23 @@ class CaptureAttempt:
             self._call_before(undo)
         self._inputs.copy(call.leaves)
         return verify
+
+    def _choose_memory(self) -> None:
+        """Choose what the graph writes to. Raises CaptureBusy if what it overwrites is in use."""
+        signature, strategy = self._signature, self._strategy
+        # What has memory of its own overwrites nothing of others.
+        donated = None if signature.own_memory else strategy.find_donated(self._call.leaves)
+        self._donated = donated
+        self._memory = donated.results.memory if donated else self._memory
+        try:
+            self._take_order()
+        except CaptureBusy:
+            # A backward needs much more memory if it overwrites nothing, so it is tried twice.
+            if not (strategy.goes_beside or (strategy.trains and signature.busy)):
+                raise
+            self._donated, signature.own_memory = None, strategy.find_other_memory(self._memory)
+            self._memory = signature.own_memory
+            self._take_order()
 
     def _take_order(self) -> None:
         """Be the next capture in the memory. Raises CaptureBusy if what it overwrites is in use."""
@@ -239,7 +254,9 @@ class CaptureAttempt:
         self._compare_with(
             lambda prepare: [call_again(self._call, prepare), changes], put_back, undo
         )
-        # The capture can't use what the call has needed. So the device gets it back.
+        # The capture can't use what the call has needed. So the device gets it back, as what first
+        # calls lay in: between what they left there, the graph's largest values find no place.
+        self._memory.release(self._pool.device)
         capture.give_back()
 
     def _compare_with(

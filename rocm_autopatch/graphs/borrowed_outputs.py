@@ -80,7 +80,11 @@ class BorrowedOutputs:
     ) -> None:
         self.leaves = without_history(result)
         self._holders, self._device = holders, device
+        #: Whether a backward reads some of them.
+        self.for_backward = False
         self.gone = math.inf
+        # What is no longer owned, and others may overwrite.
+        self._let_go: set[int] = set()
         #: Whether a replay that would overwrite them found them in use since this was set to False.
         self.in_the_way = False
         owners = {storage_key(tensor): index for index, tensor in fixed.items()}
@@ -210,6 +214,7 @@ class BorrowedOutputs:
             self.leaves, {memory: make(self._lend[2]) for memory, make in made.items()}
         )
         self.gone = order
+        self._lend[0].note_overwritten(self._lend[1], self)
         there = {memory: self.leaves[index] for memory, index in first.items()}
         names = {memory: storage_key(leaf) for memory, leaf in there.items()}
         own = own_references(leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor))
@@ -219,6 +224,7 @@ class BorrowedOutputs:
             self._objects[name] = there[memory].untyped_storage()
             self._owners.pop(memory, None)
             self._owners[name] = self
+        self._let_go.update(names.values())
         readers.watch_readers(self, pool)
         leaves[:] = _leaves_instead(leaves, there)
         return names
@@ -249,17 +255,23 @@ class BorrowedOutputs:
         return self._shown_memories().issuperset(self.used_memories())
 
     def _shown_memories(self) -> set[int]:
-        return {storage_key(self.leaves[index]) for index in self._shown}
+        shown = [self.leaves[index] for index in self._shown]
+        return {storage_key(one) for one in shown if one is not None}
 
     def abandoned_outputs(self) -> BorrowedOutputs:
-        """What takes its place when its graph is gone: nothing of what nobody uses."""
+        """What takes its place when its graph is gone: nothing of what nobody uses.
+
+        A garbage collection may call it while another method is under way: no dictionary changes.
+        """
         used = set(self.used_memories())
         for memory in self._counts.keys() - used:
-            del self._counts[memory], self._objects[memory]
             if self._owners.get(memory) is self:
                 del self._owners[memory]
-        self.leaves = [leaf if _memory_of(leaf) in used else None for leaf in self.leaves]
-        self._shown = [index for index in self._shown if self.leaves[index] is not None]
+        self._counts = {one: most for one, most in self._counts.items() if one in used}
+        self._objects = {one: its for one, its in self._objects.items() if one in used}
+        leaves = [leaf if _memory_of(leaf) in used else None for leaf in self.leaves]
+        self._shown = [index for index in self._shown if leaves[index] is not None]
+        self.leaves = leaves
         self._divide_results({index for index in self._copied if self.leaves[index] is not None})
         return self
 
@@ -269,7 +281,9 @@ class BorrowedOutputs:
 
     def uses(self, pointer: int) -> bool:
         """Whether something uses this memory, which is of one of the results."""
-        return use_count(pointer) > self._counts[pointer] or pointer in self.referred_memories()
+        # Of a graph that is gone, it may not be known.
+        most = self._counts.get(pointer, -1)
+        return use_count(pointer) > most or pointer in self.referred_memories()
 
     def referred_memories(self) -> list[int]:
         """The memories to whose objects Python refers: a count of the memory may not tell."""
@@ -280,6 +294,9 @@ class BorrowedOutputs:
         used = [memory for memory, most in self._counts.items() if use_count(memory) > most]
         return used + self.referred_memories()
 
+    def used_of_gone(self) -> list[int]:
+        return [memory for memory in self.used_memories() if memory in self._let_go]
+
     def why_held(self) -> str | None:
         """Why the next replay must not run now; None if it may."""
         held = self.used_memories()
@@ -288,7 +305,7 @@ class BorrowedOutputs:
         self.in_the_way = True
         referred = self.referred_memories()
         for memory, tensors in self._movable_by_memory(held).items():
-            is_alone = use_count(memory) == self._counts[memory] + len(tensors)
+            is_alone = use_count(memory) == self._counts.get(memory, -1) + len(tensors)
             if is_alone and memory not in referred:
                 move_together(tensors)
         held = self.used_memories()
@@ -297,7 +314,7 @@ class BorrowedOutputs:
 
     def copy_from_now_on(self, held: Container[int]) -> None:
         """Hand out copies of what the program may get of these memories."""
-        more = {index for index in self._shown if storage_key(self.leaves[index]) in held}
+        more = {index for index in self._shown if _memory_of(self.leaves[index]) in held}
         self._seen_kept |= more
         if not more <= set(self._copied):
             # What is saved, too, stays where it is.

@@ -195,6 +195,7 @@ class GraphOutputs:
     """
 
     gone = math.inf
+    for_backward = False
 
     def __init__(
         self,
@@ -356,6 +357,10 @@ class GraphOutputs:
         """What takes its place when its graph is gone, and nothing else holds it."""
         return AbandonedOutputs(one for _, _, one in self._counts)
 
+    def used_of_gone(self) -> list[int]:
+        """What others may overwrite: nothing."""
+        return []
+
     def used_memories(self) -> list[int]:
         """The memories of results that a caller still holds and that are the graph's own."""
         return [
@@ -372,6 +377,7 @@ class AbandonedOutputs:
     """
 
     gone = math.inf
+    for_backward = False
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         self._held = [StorageWeakRef(tensor.untyped_storage()) for tensor in tensors]
@@ -380,6 +386,10 @@ class AbandonedOutputs:
         """What they lie in, or did."""
         return [one.cdata for one in self._held]
 
+    def abandoned_outputs(self) -> AbandonedOutputs:
+        """What takes its place when its graph is gone: it has gone."""
+        return self
+
     def only_shown_in_use(self) -> bool:
         """Whether all that is in use is what the program got."""
         return True
@@ -387,6 +397,10 @@ class AbandonedOutputs:
     def used_memories(self) -> list[int]:
         """Which of these memories somebody uses."""
         return [one.cdata for one in self._held if not one.expired()]
+
+    def used_of_gone(self) -> list[int]:
+        """What others may overwrite: nothing."""
+        return []
 
     def why_held(self) -> str | None:
         """Why they must not be overwritten now; None if they may."""

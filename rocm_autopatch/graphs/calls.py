@@ -12,6 +12,7 @@ import torch
 from rocm_autopatch.graphs import capture
 from rocm_autopatch.graphs.borrowed_outputs import AliasedInput, DonatedInputs
 from rocm_autopatch.graphs.buffers import CopiedInputs, GraphOutputs
+from rocm_autopatch.graphs.memory import GraphMemory
 from rocm_autopatch.graphs.pytrees import tensors_of
 from rocm_autopatch.graphs.states import CapturedState, ReplayResults, SignatureEntry
 
@@ -70,6 +71,8 @@ class CallStrategy:
 
     #: Whether arguments that a call changes in place may be copied back.
     copies_back = True
+    #: Whether calls are those of a training step: what one saves is in use until its backward.
+    trains = False
     #: Whether a signature may have several graphs, because results of one stay in use.
     goes_beside = False
     #: Whether a call that finds results in use is captured anew, where no result is overwritten.
@@ -104,6 +107,14 @@ class CallStrategy:
     def run_in_graph_memory(self, call: GraphedCall, run: Callable[[], object]) -> object:
         """Call *run* where the values of calls before the first capture lie."""
         return run()
+
+    def find_memory(self, pools: capture.CapturePools) -> GraphMemory:
+        """What a graph writes to without memory of its own, if it overwrites nothing of others."""
+        return pools.memory
+
+    def find_other_memory(self, memory: GraphMemory) -> GraphMemory:
+        """What a graph writes to where others' results in *memory* are in its way."""
+        return GraphMemory()
 
     def user_of_memory(self, call: GraphedCall) -> Hashable:
         """What calls of the same function with the same weights have in common."""

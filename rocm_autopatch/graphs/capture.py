@@ -134,6 +134,8 @@ class CapturePool:
     """
 
     kind = "cuda"  # torch's name for HIP devices, too
+    # Whether there was a capture since memory was last given back between steps.
+    _leaves_pieces = False
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -347,6 +349,7 @@ class CapturePool:
         _destroy_gone()
         # It overwrites what was free now, and what some streams may still read.
         self._wait_for_all = bool(self._readers)
+        self._leaves_pieces = True
         return _CarefulGraph(graph, self.device).replay, result
 
     def _own_workspaces(self) -> None:
@@ -441,6 +444,18 @@ class CapturePool:
         idle = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         return bool(size <= free + max(0, idle))
 
+    def give_back_once(self) -> None:
+        """Give back what captures have left in pieces between values of their step.
+
+        Another thread's capture keeps it for later.
+        """
+        if self._leaves_pieces and _one.acquire(blocking=False):
+            try:
+                self._leaves_pieces = False
+                give_back()
+            finally:
+                _one.release()
+
     def random(self) -> torch.Tensor:
         """The state of the device's generator, a tensor, which changes when it draws numbers.
 
@@ -533,12 +548,41 @@ class CapturePools:
         self.lock = threading.RLock()
         self._pools: dict[torch.device, CapturePool] = {}
         self.memory = GraphMemory()
-        #: What backward graphs write to, so that a forward overwrites no gradient.
+        #: What backward graphs write to that overwrite nothing a forward has saved.
         self.gradients = GraphMemory()
+        # What the forwards of a step save in, and those that were captured in the present one.
+        self._step: tuple[GraphMemory, tuple[weakref.ref[object], ...]] = (GraphMemory(), ())
         #: By memory, the results of a graph that others may read where they are.
         self.owners: weakref.WeakValueDictionary[int, BorrowedOutputs] = (
             weakref.WeakValueDictionary()
         )
+
+    def training_memory(self) -> GraphMemory:
+        """What forwards write to that are captured in the present step.
+
+        What each of them saves is in use until its backward, so it lies side by side. What one
+        backward has read serves the others.
+        """
+        if any(one() is None for one in self._step[1]):
+            self.end_step()
+        return self._step[0]
+
+    def add_forward(self, memory: GraphMemory, forward: object) -> bool:
+        """A forward was captured. Returns whether its memory is that of the present step."""
+        step, forwards = self._step
+        if memory is step:
+            self._step = step, (*forwards, weakref.ref(forward))
+        return memory is step
+
+    def end_step(self, memory: GraphMemory | None = None) -> None:
+        """No later forward is captured in the memory of the present step, if that is *memory*.
+
+        A backward was captured, or one of the forwards is called again. What is captured later may
+        belong anywhere else in a step.
+        """
+        step, forwards = self._step
+        if forwards and memory in (None, step):
+            self._step = GraphMemory(), ()
 
     def of(self, device: torch.device) -> CapturePool:
         """The pool of a device."""

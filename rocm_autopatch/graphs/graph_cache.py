@@ -95,9 +95,8 @@ class GraphCache:
     """The graphs of one callable, which *strategy* knows.
 
     *indices* are the indices of leaves at a fixed place, such as a compiled model's weights.
-    *memory* is what they write to, if that is not the memory of all *pools*. *changed* are those of
-    the indices that calls change in place, and that are no weights. *row* is their row of the
-    record, if they share one.
+    *changed* are those of the indices that calls change in place, and that are no weights. *row* is
+    their row of the record, if they share one.
     """
 
     def __init__(
@@ -108,16 +107,16 @@ class GraphCache:
         options: GraphOptions,
         pools: capture.CapturePools,
         indices: Sequence[int] = (),
-        memory: GraphMemory | None = None,
         changed: Iterable[int] = (),
         row: record.CallableRow | None = None,
     ) -> None:
         self.strategy, self.options = strategy, options
         self.row = record.new_row(name, origin) if row is None else row
         self._pools, self.lock = pools, pools.lock
-        self._memory = memory or pools.memory
+        # The memory of each capture, and its number there.
+        self._orders: list[tuple[GraphMemory, int]] = []
         # Its results may be free when it is gone, and nobody would look at them any more.
-        weakref.finalize(self, self._memory.sweep).atexit = False
+        weakref.finalize(self, _abandon_results, self._orders).atexit = False
         self._indices = list(indices)
         self._changed = frozenset(changed)
         #: Whether captures may begin.
@@ -219,6 +218,10 @@ class GraphCache:
             if state.write_back is not None:
                 state.write_back.copy_back(leaves)
         state.row["replays"] += 1
+        if state.row["replays"] == 2:
+            # Captures of the step before have left memory in pieces, and that step is over.
+            state.observed.pool.give_back_once()
+            self._pools.end_step(state.memory)
         if state.observed.written:
             # A tensor of inference mode does not count the writes to it.
             written = [leaves[index] for index in state.observed.written]
@@ -340,29 +343,24 @@ class GraphCache:
             self._keeps = self._keeps or _has_to_copy(signature, state, leaves)
             signature.keeps = self._keeps
             signature.recaptured = True
-        elif held == SAVED and may_drop and self._is_held_by_another(state):
-            signature.own_memory = GraphMemory()
-            self._given_up += 1
-        elif held == ELSEWHERE and state.calls_in_use > 1:
-            signature.copies_arguments = True
-        elif isinstance(state.outputs, BorrowedOutputs) and held == RESIZED:
+        elif not isinstance(state.outputs, BorrowedOutputs):
+            return False
+        elif held == RESIZED:
             return state.outputs.note_resized()
-        elif isinstance(state.outputs, BorrowedOutputs) and held == SAVED:
+        elif held == SAVED and state.memory.only_shown_in_use(state.order):
             # All new graphs copy what was found in use.
-            return state.calls_in_use > 1 and state.memory.only_shown_in_use(state.order)
+            return state.calls_in_use > 1
+        elif not state.is_met_again() or not may_drop:
+            return False
+        elif held == ELSEWHERE:
+            signature.copies_arguments = True
+        elif held == SAVED and not _is_lent_now(state):
+            # Other graphs' results are in use: the program does not call in the order of captures.
+            signature.own_memory = self.strategy.find_other_memory(state.memory)
+            self._given_up += 1
         else:
             return False
         return True
-
-    def _is_held_by_another(self, state: CapturedState) -> bool:
-        """Whether results of other graphs in its memory are in use, and none of its own."""
-        return not _is_lent_now(state) and any(
-            isinstance(other, CapturedState)
-            and other is not state
-            and other.memory is state.memory
-            and _is_lent_now(other)
-            for other in self.states()
-        )
 
     def _leave_signature(self, signature: SignatureEntry) -> None:
         """Drop a signature. Calls like it are captured again."""
@@ -383,6 +381,10 @@ class GraphCache:
             signature.note_kept(self.strategy.find_movable())
             state, calls = signature.state, signature.calls
         is_due = isinstance(state, ObservedState) and calls > self.options.warmup
+        if self.strategy.goes_beside and not self._orders and calls <= self.options.limit:
+            # Layers that share their code are captured together, in the step in which those with
+            # code of their own are: from then on each graph's memory lies where it is in order.
+            is_due = is_due and calls - signature.learned > self.options.warmup
         if is_due or soundness.distrusted:
             pool = state.pool if isinstance(state, ObservedState) else None
             why = soundness.objection_to_capture(pool.device if pool else None)
@@ -412,7 +414,7 @@ class GraphCache:
                 return self.run_call(key, call.structure, call.leaves)
             why = state.why if isinstance(state, RejectedState) else WARMING
             if isinstance(state, ObservedState):
-                memory = signature.own_memory or self._memory
+                memory = signature.own_memory or self.strategy.find_memory(self._pools)
                 attempt = CaptureAttempt(
                     self.strategy, self.options, memory, signature, state, call
                 )
@@ -454,6 +456,7 @@ class GraphCache:
                 captured.release()
             return WARMING
         self.row["graphs"].append(captured.row)
+        self._orders.append((captured.memory, captured.order))
         # From now on other threads replay it.
         signature.move_to(captured)
         self.strategy.note_capture(signature, captured)
@@ -469,9 +472,6 @@ class GraphCache:
         """Why this call is a plain one. *blamed_op* is the op in the capture that has failed."""
         if isinstance(error, CaptureBusy):
             signature.busy += 1
-            if str(error) == SAVED and signature.busy > 1:
-                # What is in use there is free for the allocator: a backward was given it.
-                signature.own_memory = GraphMemory()
             return str(error)
         if self.strategy.retries(error):
             return WARMING
@@ -595,7 +595,7 @@ class GraphCache:
     ) -> None:
         signature.move_to(RejectedState(why))
         if call and call.device is not None:
-            self._memory.release(call.device)
+            self.strategy.find_memory(self._pools).release(call.device)
         self.refuse(why, call.leaves if call else [])
 
     def refuse(self, why: str, leaves: Sequence[object]) -> None:
@@ -638,6 +638,7 @@ class GraphCache:
                 signature.drop_graph(state)
             readers.watch_readers(left, pool)
             memory.abandon_outputs(order, left)
+            self._orders.remove((memory, order))
             record.drop_graph(self.row, row)
 
     def note_kept(self) -> None:
@@ -668,6 +669,21 @@ class GraphCache:
     def states(self) -> list[State]:
         """What is known now, a state for each signature. Takes no lock: a capture may call it."""
         return [one.state for one in [*self.signatures.values()]]
+
+
+def _abandon_results(orders: list[tuple[GraphMemory, int]]) -> None:
+    """The graphs with these numbers are gone: others' share their memory, and keep nothing unused.
+
+    It takes no lock, because a garbage collection comes anywhere, and touches no other results:
+    those of a graph that is just replayed are nobody's yet.
+    """
+    for memory, order in orders:
+        results = memory.lent.get(order)
+        left = None if results is None else results.abandoned_outputs()
+        if left is not None and left.used_memories():
+            memory.lent[order] = left
+        else:
+            memory.lent.pop(order, None)
 
 
 def _is_lent_now(state: CapturedState) -> bool:

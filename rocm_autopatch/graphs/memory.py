@@ -10,8 +10,10 @@ first whether something still uses them.
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import weakref
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -22,9 +24,9 @@ import torch
 #: What torch's allocator calls a memory.
 Handle = tuple[int, int]
 _orders = itertools.count()
-# How many calls of one function with the same weights may use the memory before the first capture.
-# There are one or two in each step of training, and four steps until both graphs are captured.
-_FIRST = 12
+#: How many calls of one function with the same weights may use the memory before the first capture.
+#: There are one or two in each step of training, and four steps until both graphs are captured.
+FIRST_CALLS = 12
 # How many functions with other weights there may be until then.
 _USERS = 512
 # Those that are kept though they have no graph. One thread can end what another one keeps.
@@ -37,6 +39,8 @@ class LiveOutputs(Protocol):
 
     #: Captures with a larger number than this found their memory free; at first there is none.
     gone: float
+    #: Whether a backward reads some of them.
+    for_backward: bool
 
     def result_memories(self) -> list[int]:
         """What they lie in."""
@@ -46,6 +50,12 @@ class LiveOutputs(Protocol):
 
     def used_memories(self) -> list[int]:
         """Which of these memories something uses."""
+
+    def used_of_gone(self) -> list[int]:
+        """Which of them others may overwrite, and something uses."""
+
+    def abandoned_outputs(self) -> LiveOutputs:
+        """What of them has to be known when their graph is gone."""
 
     def why_held(self) -> str | None:
         """Why they must not be overwritten now; None if they may.
@@ -71,6 +81,10 @@ class GraphMemory:
         self.last_order = -1
         #: By the order of their captures: what was in use when it was last looked at.
         self.lent: dict[int, LiveOutputs] = {}
+        # No larger number is lent, and what is lent and overwritten by others' graphs, first to
+        # last: the number of the first such graph, and its own. Some may be lent no more.
+        self._last_lent = -1
+        self._overwritten: list[tuple[float, int]] = []
 
     @contextmanager
     def used(self, device: torch.device) -> Iterator[None]:
@@ -116,7 +130,7 @@ class GraphMemory:
         """
         calls = self._calls.setdefault(device, Counter())
         calls[user] += 1
-        is_first = max(calls.values()) <= _FIRST and len(calls) <= _USERS
+        is_first = max(calls.values()) <= FIRST_CALLS and len(calls) <= _USERS
         if not is_first:
             self.release(device)
         return is_first
@@ -168,36 +182,71 @@ class GraphMemory:
     def lend(self, order: int, results: LiveOutputs) -> None:
         """A replay of the graph with this number has handed out results."""
         self.lent[order] = results
+        self._last_lent = max(order, self._last_lent)
+        self.note_overwritten(order, results)
+
+    def note_overwritten(self, order: int, results: LiveOutputs) -> None:
+        """Others' graphs may overwrite the results of the graph with this number, or they may not.
+
+        They are those with larger numbers than ``results.gone``.
+        """
+        entry = results.gone, order
+        at = bisect_left(self._overwritten, entry)
+        if results.gone < math.inf and self._overwritten[at : at + 1] != [entry]:
+            self._overwritten.insert(at, entry)
 
     def busy(self, order: int, but: LiveOutputs | None = None) -> str | None:
         """Why what the graph with this number writes must not be written now; None if it may.
 
-        Results of *but* do not count.
+        Results of *but* do not count. Of a step's replays, all but the first find nothing to ask,
+        or what the one before has read last.
         """
-        for number, results in [*self.lent.items()]:
-            if results is not but and (number >= order or results.gone < order):
-                held = results.why_held()
-                if held:
-                    return held
-                # A sweep of another thread may have been here before.
+        before = bisect_left(self._overwritten, (order,))
+        if order > self._last_lent and not before:
+            return None
+        later = [one for one in [*self.lent.items()] if one[0] >= order]
+        for number, results in later:
+            held = None if results is but else results.why_held()
+            if held:
+                return held
+            # A sweep of another thread may have been here before.
+            if results is not but:
                 self.lent.pop(number, None)
+        for _, number in self._overwritten[:before]:
+            found = self.lent.get(number)
+            if found is not None and found is not but and found.used_of_gone():
+                held = found.why_held()
+                if held and found.used_of_gone():
+                    return held
+        if but is None:
+            del self._overwritten[:before]
+            self._last_lent = max(self.lent, default=-1)
         return None
+
+    def awaits_backwards(self, but: LiveOutputs) -> bool:
+        """Whether forwards that write here await their backward, others than that of *but*."""
+        return any(
+            one.for_backward and one is not but and one.gone == math.inf and one.used_memories()
+            for one in [*self.lent.values()]
+        )
 
     def only_shown_in_use(self, order: int) -> bool:
         """Whether all because of which the graph with this number is busy is what programs got."""
-        return all(
-            results.only_shown_in_use()
-            for number, results in [*self.lent.items()]
-            if number >= order or results.gone < order
-        )
+        return all(results.only_shown_in_use() for results, _ in self._in_the_way(order))
 
     def used_over(self, order: int) -> set[int]:
         """The memories because of which the graph with this number is busy."""
-        found: set[int] = set()
+        return {memory for _, used in self._in_the_way(order) for memory in used}
+
+    def _in_the_way(self, order: int) -> Iterator[tuple[LiveOutputs, list[int]]]:
+        """Results that the graph with this number overwrites, with their memory that is in use."""
         for number, results in [*self.lent.items()]:
-            if number >= order or results.gone < order:
-                found.update(results.used_memories())
-        return found
+            if number >= order:
+                yield results, results.used_memories()
+            elif results.gone < order:
+                used = results.used_of_gone()
+                if used:
+                    yield results, used
 
     def abandon_outputs(self, order: int, outputs: LiveOutputs) -> None:
         """The graph with this number is gone, and leaves *outputs* of its results."""

@@ -47,7 +47,6 @@ class SharedRegion(Protocol):
     name: str
     origin: str
     pools: capture.CapturePools
-    memory: GraphMemory
     recompile: Callable[[Hashable], bool] | None
     cuts: Sequence[str]
 
@@ -55,6 +54,12 @@ class SharedRegion(Protocol):
         self, device: torch.device | None, function: Callable[[], object], user: Hashable
     ) -> object:
         """Call a forward or its backward before the first capture."""
+
+    def find_memory(self) -> GraphMemory:
+        """What its forwards write to, and calls before the first capture."""
+
+    def add_forward(self, captured: CapturedState) -> None:
+        """A forward was captured."""
 
     def gradients(self) -> Iterator[torch.Tensor]:
         """The gradients that the region's weights have."""
@@ -65,6 +70,7 @@ class _RegionPass(CallStrategy):
 
     # What its graphs read may be in memory that they share.
     copies_back = False
+    trains = True
 
     def __init__(
         self,
@@ -72,14 +78,13 @@ class _RegionPass(CallStrategy):
         name: str,
         compiled: Callable[[list[object]], object],
         fixed: Sequence[int],
-        memory: GraphMemory,
     ) -> None:
         super().__init__(lambda _, leaves: compiled(leaves))
         self.region, self._compiled = region, compiled
         #: Of its results, those that the program was seen to keep. No new graph lends them.
         self.kept: set[int] = set()
         self.recompile = region.recompile
-        self._name, self._memory = name, memory
+        self._name = name
         self.fixed = frozenset(fixed)
         # For which of these the indices of the others are known, among how many, and they.
         self._free: tuple[frozenset[int], int, list[int]] = (frozenset(), -1, [])
@@ -98,7 +103,6 @@ class _RegionPass(CallStrategy):
         cache = GraphCache(
             *(self, self._name, self.region.origin, options, self.region.pools),
             indices=sorted(self.fixed),
-            memory=self._memory,
         )
         record.record_cuts(cache.row, self.region.cuts)
         self._cache = weakref.ref(cache)
@@ -162,7 +166,7 @@ class _RegionPass(CallStrategy):
         assert isinstance(outputs, BorrowedOutputs)
         outputs.count_owners(captured.inputs.own_tensors())
         outputs.own(self.region.pools.owners, captured.memory, captured.order, captured.graph)
-        if captured.donated:
+        if captured.donated and not captured.memory.awaits_backwards(captured.donated.results):
             # A plain call that verifies the graph can have this memory, too.
             memories = outputs.passing_memories()
             outputs.let_go(memories, [], captured.observed.pool, captured.order)
@@ -177,8 +181,10 @@ class ForwardPass(_RegionPass):
     def __init__(
         self, region: SharedRegion, compiled: Callable[[list[object]], object], fixed: Sequence[int]
     ) -> None:
-        super().__init__(region, region.name, compiled, fixed, region.memory)
+        super().__init__(region, region.name, compiled, fixed)
         self.has_backward = False
+        #: What torch calls the compile that has made it.
+        self.compile_id: object = None
         #: The graphs of its backward, once that was called. It may be compiled more than once.
         self.backward_graphs: weakref.WeakSet[GraphCache] = weakref.WeakSet()
         #: The results that the program gets.
@@ -242,12 +248,18 @@ class ForwardPass(_RegionPass):
             for index in self.shown - lent
             if type(result[index]) not in TENSORS or storage_key(result[index]) not in taken
         }
-        return BorrowedOutputs(result, copied, self.shown, self.kept, places, tuple, device)
+        outputs = BorrowedOutputs(result, copied, self.shown, self.kept, places, tuple, device)
+        outputs.for_backward = True
+        return outputs
+
+    def find_memory(self, pools: capture.CapturePools) -> GraphMemory:
+        return self.region.find_memory()
 
     def note_capture(self, signature: SignatureEntry, captured: CapturedState) -> None:
         if not self.has_graphs:
             self.saved, self.places = set(), set()
         super().note_capture(signature, captured)
+        self.region.add_forward(captured)
         outputs = captured.outputs
         assert isinstance(outputs, BorrowedOutputs)
         # What other graphs have written may be saved where it is.
@@ -256,6 +268,7 @@ class ForwardPass(_RegionPass):
         self.places |= outputs.places.union(one for one in signature.places if one)
 
     def note_drop(self, captured: CapturedState) -> None:
+        self.region.pools.end_step(captured.memory)
         for backward in [*self.backward_graphs]:
             # Nobody saves anything there any more.
             assert isinstance(captured.outputs, BorrowedOutputs)
@@ -281,8 +294,7 @@ class BackwardPass(_RegionPass):
         saved: Sequence[int],
     ) -> None:
         region = forward.region
-        name, memory = f"backward of {region.name}", region.pools.gradients
-        super().__init__(region, name, compiled, fixed, memory)
+        super().__init__(region, f"backward of {region.name}", compiled, fixed)
         self.forward, self._of_weights = forward, forward.fixed
         #: The indices of what the forward has saved.
         self.saved = list(saved)
@@ -329,6 +341,18 @@ class BackwardPass(_RegionPass):
         moved = self.forward.places_of_numbers()
         where = {index: moved.get(one.data_ptr(), one.device) for index, one in numbers.items()}
         return {index: device for index, device in where.items() if {device} != devices}
+
+    def find_memory(self, pools: capture.CapturePools) -> GraphMemory:
+        return pools.gradients
+
+    def find_other_memory(self, memory: GraphMemory) -> GraphMemory:
+        # All that overwrite nothing a forward has saved share it, if they can.
+        gradients = self.region.pools.gradients
+        return GraphMemory() if memory is gradients else gradients
+
+    def note_capture(self, signature: SignatureEntry, captured: CapturedState) -> None:
+        super().note_capture(signature, captured)
+        self.region.pools.end_step()
 
     def find_movable(self) -> set[int]:
         return {storage_key(one) for one in self.region.gradients() if has_memory(one)}

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from rocm_autopatch.graphs.capture import CapturePool
 
 _leaves = torch.utils._pytree.tree_leaves
+# Within so many replays, what has been in the way once is seen again.
+_SOON = 20
 
 
 class ReplayResults(LiveOutputs, Protocol):
@@ -52,9 +54,6 @@ class ReplayResults(LiveOutputs, Protocol):
 
     def resized(self) -> str | None:
         """Why the graph must not be replayed any more; None if it may."""
-
-    def abandoned_outputs(self) -> LiveOutputs:
-        """What of them has to be known when their graph is gone."""
 
     def take(self, leaves: Sequence[Any]) -> object:
         """The result of the last replay, which was a call with *leaves*."""
@@ -118,6 +117,16 @@ class CapturedState:
     #: How many calls in a row have found results in use, and how many in all.
     calls_in_use: int = 0
     calls_held: int = 0
+    #: How many replays there were when results of other graphs were last in its way.
+    met: int = -_SOON
+
+    def is_met_again(self) -> bool:
+        """Note that results of other graphs are in its way. Returns whether they were so before.
+
+        What happens once in many steps costs less by plain calls than by memory of its own.
+        """
+        before, self.met = self.met, self.row["replays"]
+        return self.met - before < _SOON
 
     def release(self) -> None:
         """Let go of the graph and all memory. Others may still hold this object, and look at it."""
@@ -158,6 +167,7 @@ class SignatureEntry:
         "indices",
         "keeps",
         "kept",
+        "learned",
         "own_memory",
         "places",
         "recaptured",
@@ -172,6 +182,8 @@ class SignatureEntry:
         # How many calls there were, how many captures failed or found something in use, and how
         # many observed calls were disturbed by another thread.
         self.calls = self.tries = self.busy = self.disturbed = 0
+        #: How many of the calls were others' with the same code.
+        self.learned = 0
         # What its graph writes to, if it shares no memory with others.
         self.own_memory: GraphMemory | None = None
         self.state: State = WarmingState()
@@ -224,7 +236,8 @@ class SignatureEntry:
 
     def learn(self, other: SignatureEntry) -> None:
         """Take over what was observed of the same code."""
-        self.calls, self.keeps, self.kept = other.calls, other.keeps, {*other.kept}
+        self.calls = self.learned = other.calls
+        self.keeps, self.kept = other.keeps, {*other.kept}
         state = other.state
         self.state = state.observed if isinstance(state, CapturedState) else state
 

@@ -22,6 +22,7 @@ import functools
 import importlib
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
@@ -32,7 +33,7 @@ from rocm_autopatch import failure, startup
 from rocm_autopatch.graphs import capture
 from rocm_autopatch.graphs.graph_cache import GraphCache
 from rocm_autopatch.graphs.layout import has_memory, storage_key
-from rocm_autopatch.graphs.memory import GraphMemory
+from rocm_autopatch.graphs.memory import FIRST_CALLS, GraphMemory
 from rocm_autopatch.graphs.passes import (
     BackwardPass,
     ForwardPass,
@@ -43,6 +44,7 @@ from rocm_autopatch.graphs.passes import (
 )
 from rocm_autopatch.graphs.pytrees import TENSORS
 from rocm_autopatch.graphs.refusal import Refused
+from rocm_autopatch.graphs.states import CapturedState
 
 _MODULE = "torch._inductor.output_code"
 NO_FORWARD = "its forward ran without a graph"
@@ -80,8 +82,10 @@ class TrainingRegion:
         self.recompile = recompile
         #: Around what the compiled function is cut.
         self.cuts: Sequence[str] = ()
-        # What other regions' graphs do between a forward and its backward overwrites nothing here.
-        self.memory = GraphMemory()
+        # What its graphs write to, once a forward was captured.
+        self._memory: GraphMemory | None = None
+        # How often a forward or a backward was called with the same weights before that.
+        self._calls: Counter[Hashable] = Counter()
         self.forward: CompiledForward | None = None
         self._weights: list[weakref.ref[torch.nn.Parameter]] = []
         self._replaced = True
@@ -90,7 +94,25 @@ class TrainingRegion:
         self, device: torch.device | None, function: Callable[[], object], user: Hashable
     ) -> object:
         """Call a forward or its backward before the first capture."""
-        return self.pools.run_in_graph_memory(device, function, self.memory, user)
+        self._calls[user] += 1
+        if self._calls[user] > FIRST_CALLS:
+            self._calls.clear()
+            self._calls[user] = FIRST_CALLS
+            self.find_memory().release(device)
+            return function()
+        return self.pools.run_in_graph_memory(device, function, self.find_memory(), user)
+
+    def find_memory(self) -> GraphMemory:
+        """What its forwards write to, and calls before the first capture.
+
+        It is that of the step in which the first one is captured.
+        """
+        return self._memory or self.pools.training_memory()
+
+    def add_forward(self, captured: CapturedState) -> None:
+        """A forward was captured."""
+        if self.pools.add_forward(captured.memory, captured) and self._memory is None:
+            self._memory = captured.memory
 
     def gradients(self) -> Iterator[torch.Tensor]:
         """The gradients that the region's weights have."""
@@ -144,10 +166,11 @@ class TrainingRegion:
             # It is compiled anew, and nobody might call the old one any more. Other threads compile
             # the same function for themselves.
             if other.region.name == self.name and other.region.pools is self.pools:
-                other.region.memory.release()
+                other.region.find_memory().release()
                 capture.give_back()
         fixed = [int(index) for index in graph.fx_kwargs.get("static_input_idxs") or ()]
         self.forward = CompiledForward(self, graph.current_callable, fixed)
+        self.forward.calls.compile_id = _current_compile()
         graph.current_callable = self.forward
 
 
@@ -195,6 +218,8 @@ class CompiledForward:
         tensors = {index: leaf for index, leaf in enumerate(result) if type(leaf) in TENSORS}
         passed = {leaf.data_ptr() for index, leaf in tensors.items() if index not in last.made}
         last.passed = passed - last.fixed
+        # A checkpoint ends the program's call here, once all is saved again that it needs.
+        self.calls.note_saved({place for _, place in last.made.values()} | last.passed, last.fixed)
         return result
 
     def returned(self, result: object, args: Sequence[object]) -> None:
@@ -216,13 +241,15 @@ class CompiledForward:
 class CompiledBackward:
     """What is called as a compiled backward.
 
-    It is compiled at its first call, or found in a cache. Which forward it belongs to, it sees at a
-    call after this forward: by the addresses of the saved values. It looks again at its first call
-    after a replay of the forward, which may hand out a copy of a value.
+    It is compiled at its first call, or found in a cache, each time as a part of the compile that
+    has made its forward. Which of the forwards of this compile it belongs to, it sees at a call
+    after this forward: by the addresses of the saved values. It looks again at its first call after
+    a replay of the forward, which may hand out a copy of a value.
     """
 
     def __init__(self, compiled: Callable[[list[object]], object], writes: bool) -> None:
         self._compiled, self._writes = compiled, writes
+        self._compile_id = _current_compile()
         # Its graphs, which live as long as a call uses them. Another thread may put others here.
         self._joined: tuple[BackwardPass, GraphCache] | None = None
 
@@ -257,7 +284,9 @@ class CompiledBackward:
 
         # Two forwards may have saved an argument of both. Their weights differ.
         found = [
-            (forward, among(forward.saved), among(forward.places)) for forward in find_waiting()
+            (forward, among(forward.saved), among(forward.places))
+            for forward in find_waiting()
+            if forward.compile_id == self._compile_id
         ]
         found = [one for one in found if one[1]]
         if not found:
@@ -276,6 +305,11 @@ class CompiledBackward:
         if forward.has_graphs:
             end_waiting(forward)
         return joined
+
+
+def _current_compile() -> object:
+    """What torch calls the compile that this thread is in. Its parts have the same one."""
+    return torch._guards.CompileContext.current_compile_id()
 
 
 def _install_hooks() -> None:

@@ -96,6 +96,13 @@ def test_results_are_swept_while_they_are_looked_at() -> None:
 
     class Results:
         gone = float("inf")
+        for_backward = False
+
+        def used_of_gone(self) -> list[int]:
+            return []
+
+        def abandoned_outputs(self) -> Results:
+            return self
 
         def result_memories(self) -> list[int]:
             return []
@@ -169,7 +176,7 @@ def test_threads_that_compile_the_same_function(monkeypatch: pytest.MonkeyPatch)
     for one in kept:
         passes.await_backward(one.calls)
     new.take(SimpleNamespace(fx_kwargs={}, current_callable=tuple))
-    assert released == [old.memory]
+    assert released == [old.find_memory()]
 
 
 @replayed.nothing("its row is of no callable")

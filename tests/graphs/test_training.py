@@ -220,8 +220,8 @@ def test_gradients_that_the_program_begins_to_keep(seen: Seen) -> None:
         del kept[:-2]
     forward, backward = seen()
     assert counts([forward, backward]) == [
-        (10, {WARMING: 2, HELD: 2}),
-        (10, {WARMING: 2, PLAIN_FORWARD: 2}),
+        (11, {WARMING: 2, HELD: 1}),
+        (11, {WARMING: 2, PLAIN_FORWARD: 1}),
     ]
 
 
@@ -746,7 +746,7 @@ def test_results_that_the_program_begins_to_keep(seen: Seen) -> None:
         assert all(torch.equal(one.detach(), was) for one, was in kept)
         del result
     second = [row for row in seen() if not row["name"].startswith("backward")][1]
-    assert second["plain"] == {WARMING: 2, HELD: 2}
+    assert second["plain"] == {WARMING: 2, HELD: 1}
     assert place != kept[-2][0].data_ptr()
 
 
@@ -779,8 +779,8 @@ def test_a_result_that_is_saved_and_begins_to_be_kept(seen: Seen) -> None:
         del result
         assert all(torch.equal(one, was) for one, was in kept)
     forward, backward = counts(seen())
-    assert forward == (9, {WARMING: 2, HELD: 3})
-    assert backward == (9, {WARMING: 2, PLAIN_FORWARD: 3})
+    assert forward == (11, {WARMING: 2, HELD: 1})
+    assert backward == (11, {WARMING: 2, PLAIN_FORWARD: 1})
 
 
 class Layer(torch.nn.Module):
@@ -841,7 +841,7 @@ def test_an_argument_of_two_regions_in_turn(seen: Seen) -> None:
         wanted = models[2](models[number // 2 % 2](x)).sin()
         torch.testing.assert_close(result, wanted, rtol=1e-3, atol=1e-4)
         del both, result
-    assert sum(row["dropped"] for row in seen()) <= 2
+    assert sum(row["dropped"] for row in seen()) <= 4
 
 
 def test_a_gradient_has_no_place_where_saved_values_are_held(
@@ -850,7 +850,7 @@ def test_a_gradient_has_no_place_where_saved_values_are_held(
     """The second backward's graph writes its gradient where its forward has saved values.
 
     As long as the program holds these, that backward runs without its graph, and so does the
-    first one: its graph would read the gradient there.
+    first one: its graph would write there, too.
     """
     monkeypatch.setattr(passes, "_LARGE", 1)
 
@@ -883,7 +883,7 @@ def test_a_gradient_has_no_place_where_saved_values_are_held(
         assert torch.equal(saved[0], were[0])
         assert [row["replays"] - was for row, was in zip(seen(), before)] == [1, 1, 0, 0]
         second, first = seen()[2:]
-        assert (second["plain"][NEEDED], first["plain"][graph_cache.ELSEWHERE]) == (1, 1)
+        assert (second["plain"][NEEDED], first["plain"][HELD]) == (1, 1)
         del saved, result
         trained(pair.other, x)
         pair.same()
@@ -1064,6 +1064,7 @@ class TestSavedValues:
         """A graph that was captured later may have the memory of what a backward returns."""
 
         class Used:
+            for_backward = False
             gone = inf
 
             def result_memories(self) -> list[int]:
@@ -1074,6 +1075,12 @@ class TestSavedValues:
 
             def only_shown_in_use(self) -> bool:
                 return False
+
+            def used_of_gone(self) -> list[int]:
+                return []
+
+            def abandoned_outputs(self) -> Used:
+                return self
 
             def why_held(self) -> str:
                 return "in use"

@@ -1,0 +1,543 @@
+# mypy: allow-subclassing-any
+"""The forwards of a step save in one memory, and nothing of it is wrong or needed for longer.
+
+python -m pytest tests/graphs
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import random
+from collections.abc import Callable, Iterator
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = pytest.importorskip("torch", reason="no torch here: tests/test_graphs.py has one")
+
+import replayed
+import stand_in
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from rocm_autopatch import startup
+from rocm_autopatch.graphs import (
+    borrowed_outputs,
+    buffers,
+    capture,
+    graph_cache,
+    layout,
+    record,
+    training,
+)
+from rocm_autopatch.graphs.memory import FIRST_CALLS, GraphMemory
+from rocm_autopatch.graphs.states import CapturedState
+
+pytestmark = [
+    pytest.mark.skipif(
+        startup.release(torch.__version__) < (2, 6), reason="torch has training graphs from 2.6 on"
+    ),
+    pytest.mark.filterwarnings("default"),
+]
+REAL = torch.cuda.is_available()
+GPU = torch.device("cuda", torch.cuda.current_device()) if REAL else torch.device("cpu")
+replaying = replayed.replaying
+ONES = torch.ones(8, 16, device=GPU)
+WARMING = "the first calls of a signature run without a graph"
+HELD = "what its last replay saved or returned is still in use"
+
+
+@pytest.fixture(autouse=True)
+def in_modes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    if not REAL:
+        stand_in.install()
+    stand_in.graphs_in_modes()
+    # A backward may have the memory of large results. Here most of them are small.
+    monkeypatch.setattr(borrowed_outputs, "_SMALL", 0)
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    gc.collect()
+
+
+class Layer(torch.nn.Module):
+    """Layers of different widths have code of their own."""
+
+    def __init__(self, wide: int) -> None:
+        super().__init__()
+        self.into, self.out = torch.nn.Linear(16, wide), torch.nn.Linear(wide, 16)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.out(self.into(x).sin()).tanh()
+
+
+class Layers:
+    """Compiled layers, and equal ones in eager mode."""
+
+    def __init__(self, count: int = 4, same: bool = False) -> None:
+        self.plain = [Layer(20 if same else 20 + one).to(GPU) for one in range(count)]
+        self.fast = copy.deepcopy(self.plain)
+        for one in self.fast:
+            one.compile(mode="reduce-overhead")
+
+    def check(self, run: Callable[[list[Any]], Any]) -> None:
+        """Call *run* with the layers of each kind: the results and all gradients are the same."""
+        results = [run(each) for each in (self.fast, self.plain)]
+        torch.testing.assert_close(*results, rtol=1e-3, atol=1e-4)
+        for one, other in zip(self.fast, self.plain):
+            for (name, weight), wanted in zip(one.named_parameters(), other.parameters()):
+                torch.testing.assert_close(weight.grad, wanted.grad, rtol=1e-3, atol=1e-4, msg=name)
+
+    def end_step(self) -> None:
+        for one in (*self.fast, *self.plain):
+            one.zero_grad()
+
+
+def batch(rows: int = 8) -> Any:
+    return torch.randn(rows, 16, device=GPU)
+
+
+def through(layers: list[Any], x: Any) -> Any:
+    for one in layers:
+        x = one(x)
+    return x
+
+
+def trained(layers: list[Any], x: Any) -> Any:
+    loss = through(layers, x).square().mean()
+    loss.backward()
+    return loss.detach()
+
+
+def captured() -> list[Any]:
+    """The states with a graph, of all caches."""
+    gc.collect()
+    found = [one for one in gc.get_objects() if type(one) is graph_cache.GraphCache]
+    states = [state for one in found for state in one.states()]
+    return [one for one in states if isinstance(one, CapturedState)]
+
+
+def counts() -> tuple[int, int]:
+    """Replays, and plain calls that are none of the first ones."""
+    rows = [record.finished_row(row) for row in record._rows]
+    plain = [row["plain"] for row in rows if row["plain"]]
+    others = [number for one in plain for why, number in one.items() if why != WARMING]
+    return sum(row["replays"] for row in rows), sum(others)
+
+
+class TestOneMemory:
+    def test_forwards_and_backwards_of_a_step(self) -> None:
+        """All of them are in one memory, and each backward has what its forward has saved."""
+        layers = Layers()
+        for _ in range(6):
+            layers.check(partial(trained, x=batch()))
+            layers.end_step()
+        states = captured()
+        assert len(states) == 8
+        assert len({id(one.memory) for one in states}) == 1
+        assert sum(one.donated is not None for one in states) == 4
+        assert counts() == (4 * 8, 0)
+
+    def test_a_result_that_is_held_over_the_backward(self) -> None:
+        """It is not what backwards overwrite, so they are captured at once, and overwrite that."""
+        layers, held = Layers(), []
+
+        def step(each: list[Any], x: Any) -> Any:
+            held.append(through(each, x))
+            held[-1].square().mean().backward()
+            return held[-1].detach().clone()
+
+        for _ in range(6):
+            layers.check(partial(step, x=batch()))
+            layers.end_step()
+            held.clear()
+        assert sum(one.donated is not None for one in captured()) == 4
+        assert counts() == (4 * 8, 0)
+
+    def test_another_batch(self) -> None:
+        """Graphs of another shape are in the memory of the first ones."""
+        layers = Layers(3)
+        for number in range(12):
+            layers.check(partial(trained, x=batch(8 if number % 2 else 12)))
+            layers.end_step()
+        states = captured()
+        assert len(states) == 12
+        assert len({id(one.memory) for one in states}) == 1
+        assert counts()[1] == 0
+
+    def test_gradients_add_up(self) -> None:
+        layers = Layers(3)
+        for number in range(15):
+            layers.check(partial(trained, x=batch()))
+            if number % 3 == 2:
+                layers.end_step()
+        before = counts()
+        for number in range(6):
+            layers.check(partial(trained, x=batch()))
+            if number % 3 == 2:
+                layers.end_step()
+        assert counts()[0] - before[0] == 6 * 6
+
+    def test_layers_that_share_their_code(self) -> None:
+        layers = Layers(5, same=True)
+        for _ in range(7):
+            layers.check(partial(trained, x=batch()))
+            layers.end_step()
+        states = captured()
+        assert len({id(one.memory) for one in states}) == 1
+        assert sum(one.donated is not None for one in states) == 5
+        before = counts()
+        layers.check(partial(trained, x=batch()))
+        assert counts()[0] - before[0] == 10
+
+
+class TestSteps:
+    """Which forwards are those of one step."""
+
+    def test_a_layer_that_comes_later(self) -> None:
+        """Its forward is captured in another step, and may be called anywhere in a later one."""
+        layers = Layers()
+        for _ in range(5):
+            x = batch()
+            for each in (layers.fast, layers.plain):
+                trained(each[:3], x)
+            layers.end_step()
+        for _ in range(5):
+            layers.check(partial(trained, x=batch()))
+            layers.end_step()
+        before = counts()
+
+        def turned(each: list[Any], x: Any) -> Any:
+            return trained([each[3], *each[:3]], x)
+
+        memories = {id(one.memory) for one in captured()}
+        assert len(memories) == 2
+        for number in range(8):
+            x = batch()
+            layers.check(partial(turned, x=x))
+            layers.end_step()
+            before = counts() if number == 4 else before
+        assert counts()[0] - before[0] == 3 * 8
+
+    @replayed.nothing("it has no graphs")
+    def test_when_a_step_is_over(self) -> None:
+        class Forward:
+            pass
+
+        pools = capture.CapturePools()
+        first = pools.training_memory()
+        pools.end_step()
+        assert pools.training_memory() is first, "nothing was captured there"
+        one, two = Forward(), Forward()
+        assert pools.add_forward(first, one)
+        assert pools.add_forward(first, two)
+        pools.end_step(GraphMemory())
+        assert pools.training_memory() is first
+        assert not pools.add_forward(GraphMemory(), Forward())
+        del two
+        second = pools.training_memory()
+        assert second is not first, "a graph of it is gone"
+        assert not pools.add_forward(first, one)
+        assert pools.add_forward(second, one)
+        pools.end_step(second)
+        third = pools.training_memory()
+        assert third is not second, "a forward is called again"
+        assert pools.add_forward(third, one)
+        pools.end_step()
+        assert pools.training_memory() is not third, "a backward was captured"
+
+    def test_forwards_without_a_backward(self) -> None:
+        """The next step begins when one of them is called again."""
+        layers = Layers(3)
+        for _ in range(5):
+            for each in (layers.fast, layers.plain):
+                through(each[:2], batch())
+        for _ in range(5):
+            for each in (layers.fast, layers.plain):
+                trained(each[2:], ONES)
+            layers.end_step()
+        states = captured()
+        assert len(states) == 4
+        assert len({id(one.memory) for one in states}) == 2
+
+
+class TestOrders:
+    """Programs that do not call in the order in which their graphs were captured."""
+
+    @pytest.mark.parametrize("period", [2, 3, 5])
+    def test_orders_in_turn(self, period: int) -> None:
+        layers = Layers(3)
+
+        def step(each: list[Any], x: Any, turned: bool) -> Any:
+            return trained(each[::-1] if turned else each, x)
+
+        for number in range(4 * period + 8):
+            x, turned = batch(), number > 5 and number % period == 0
+            layers.check(partial(step, x=x, turned=turned))
+            layers.end_step()
+        before = counts()
+        for number in range(2 * period):
+            layers.check(partial(step, x=batch(), turned=number % period == 0))
+            layers.end_step()
+        assert counts()[0] - before[0] == 2 * period * 6
+
+    def test_a_model_that_is_called_while_another_one_waits(self) -> None:
+        layers = Layers(4)
+
+        def step(each: list[Any], x: Any, nested: bool) -> Any:
+            if nested:
+                waiting = through(each[2:], x)
+                loss = trained(each[:2], x)
+                waiting.square().mean().backward()
+                return loss
+            return trained(each[:2], x) + trained(each[2:], x)
+
+        for number in range(16):
+            layers.check(partial(step, x=batch(), nested=number > 5 and number % 2 == 0))
+            layers.end_step()
+        before = counts()
+        for number in range(8):
+            layers.check(partial(step, x=batch(), nested=number % 2 == 0))
+            layers.end_step()
+        assert counts()[0] - before[0] == 8 * 8
+
+    def test_one_or_two_batches_before_the_backwards(self) -> None:
+        layers = Layers(2)
+
+        def step(each: list[Any], xs: list[Any]) -> Any:
+            losses = [through(each, x).square().mean() for x in xs]
+            for loss in losses:
+                loss.backward()
+            return torch.stack(losses).detach()
+
+        for number in range(20):
+            layers.check(partial(step, xs=[batch() for _ in range(1 + number % 2)]))
+            layers.end_step()
+        before = counts()
+        for number in range(8):
+            layers.check(partial(step, xs=[batch() for _ in range(1 + number % 2)]))
+            layers.end_step()
+        assert counts()[0] - before[0] == 12 * 4
+
+    def test_an_order_that_comes_once(self) -> None:
+        """It costs plain calls, and no graph."""
+        layers = Layers(3)
+
+        def step(each: list[Any], x: Any, turned: bool) -> Any:
+            return trained(each[::-1] if turned else each, x)
+
+        for number in range(40):
+            layers.check(partial(step, x=batch(), turned=number == 20))
+            layers.end_step()
+        rows = [record.finished_row(row) for row in record._rows]
+        assert sum(row["dropped"] for row in rows) == 0
+        assert len({id(one.memory) for one in captured()}) == 1
+
+
+def test_backwards_of_two_functions_with_the_same_argument() -> None:
+    """Each is that of the forward with which it was compiled, also if both have saved the same."""
+    weight = torch.randn(16, 16, device=GPU, requires_grad=True)
+    fast = torch.compile(lambda x, w: (x @ w).sin(), mode="reduce-overhead")
+    other = torch.compile(lambda x, w: (x @ w).cos() * 2, mode="reduce-overhead")
+    for _ in range(8):
+        x = batch().requires_grad_()
+        one, two = fast(x, weight), other(x, weight)
+        grads = torch.autograd.grad((one * two).sum(), (x, weight))
+        made = (x @ weight).sin() * (x @ weight).cos() * 2
+        torch.testing.assert_close(
+            grads, torch.autograd.grad(made.sum(), (x, weight)), rtol=1e-3, atol=1e-3
+        )
+        del one, two, made, grads
+    assert counts() == (6 * 4, 0)
+
+
+def test_a_model_that_is_gone_keeps_nothing_but_what_is_held() -> None:
+    """Another one has its graphs in the same memory, and would keep what was saved last."""
+    layers = Layers(2)
+
+    def both(each: list[Any]) -> Any:
+        loss = sum(one(ONES).square().mean() for one in each)
+        loss.backward()
+        return loss.detach()
+
+    for _ in range(4):
+        layers.check(both)
+        layers.end_step()
+    (one,) = {id(state.memory): state.memory for state in captured()}.values()
+    held = through(layers.fast[:1], batch()).detach()
+    mine = min((state for state in captured() if state.outputs.for_backward), key=_order)
+    saved = [
+        StorageWeakRef(leaf.untyped_storage())
+        for leaf in mine.outputs.leaves
+        if leaf is not None and leaf.untyped_storage()._cdata != held.untyped_storage()._cdata
+    ]
+    del mine, layers.fast[0], layers.plain[0]
+    torch._dynamo.reset()
+    gc.collect()
+    assert saved
+    assert all(reference.expired() for reference in saved)
+    assert sum(len(results.used_memories()) for results in one.lent.values()) == 1
+    assert bool((held == held).all())
+
+
+def test_a_model_that_goes_while_another_one_replays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collection comes when results are lent, and nobody has them yet. They are not forgotten."""
+    layers = Layers(2)
+    # With it goes the code that Dynamo has compiled.
+    layers.fast[1] = torch.fx.symbolic_trace(layers.plain[1])
+    layers.fast[1].compile(mode="reduce-overhead")
+
+    def both(each: list[Any], xs: list[Any]) -> Any:
+        # The results of one are in use at the call of the next one, which may be the same.
+        results = [one(x) for one, x in zip(each, xs)]
+        loss = torch.stack([one.square().mean() for one in results]).sum()
+        loss.backward()
+        return loss.detach()
+
+    for _ in range(5):
+        layers.check(partial(both, xs=[batch(), batch()]))
+        layers.end_step()
+    assert len({id(one.memory) for one in captured()}) == 1
+    del layers.fast[1], layers.plain[1]
+    gc.collect()
+    gc.disable()
+    take = borrowed_outputs.BorrowedOutputs.take
+    caches: list[list[Any]] = []
+
+    def take_after_a_collection(self: Any, leaves: Any) -> Any:
+        if not caches:
+            gc.collect()
+            caches.append([one for one in gc.get_objects() if type(one) is graph_cache.GraphCache])
+        return take(self, leaves)
+
+    monkeypatch.setattr(borrowed_outputs.BorrowedOutputs, "take", take_after_a_collection)
+    try:
+        layers.check(lambda each: both([each[0], each[0]], [ONES, 2 * ONES]))
+    finally:
+        gc.enable()
+    if sum(bool(one.states()) for one in caches[0]) != 2:
+        pytest.skip("this torch keeps the code of the model that is gone")
+
+
+def test_a_collection_while_results_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may find the graph gone, and what looks at the results goes on."""
+    layers = Layers(2)
+    for _ in range(4):
+        layers.check(partial(trained, x=batch()))
+        layers.end_step()
+    held = through(layers.fast, batch()).detach()
+    (outputs,) = (one.outputs for one in captured() if one.outputs.used_memories())
+    assert len(outputs.used_memories()) < len(outputs.result_memories())
+    count, calls = layout.use_count, []
+
+    def counting(memory: int) -> int:
+        calls.append(memory)
+        if len(calls) == 2:
+            outputs.abandoned_outputs()
+        return count(memory)
+
+    monkeypatch.setattr(borrowed_outputs, "use_count", counting)
+    assert outputs.why_held() == buffers.SAVED
+    assert outputs.result_memories() == outputs.used_memories()
+    assert held is not None
+
+
+def _order(state: Any) -> int:
+    return int(state.order)
+
+
+class Results:
+    """Results of a graph: which memories are in use, and which of them others may overwrite."""
+
+    def __init__(self) -> None:
+        self.gone: float = inf
+        self.for_backward = True
+        self.used: set[int] = set()
+        self.let_go: set[int] = set()
+
+    def used_memories(self) -> list[int]:
+        return [*self.used]
+
+    def used_of_gone(self) -> list[int]:
+        return [*(self.used & self.let_go)]
+
+    def result_memories(self) -> list[int]:
+        return [1, 2]
+
+    def only_shown_in_use(self) -> bool:
+        return True
+
+    def abandoned_outputs(self) -> Results:
+        return self
+
+    def why_held(self) -> str | None:
+        return buffers.SAVED if self.used else None
+
+
+@replayed.nothing("it has no graphs")
+def test_what_is_in_the_way() -> None:
+    """The same as if all results were asked at each replay."""
+    chosen = random.Random(3)
+    held = free = 0
+    for _ in range(300):
+        memory, results = GraphMemory(), dict[int, Results]()
+        for _ in range(60):
+            action, number = chosen.randrange(6), chosen.choice([*results, -1])
+            one = results.get(number)
+            if action == 0:
+                results[memory.order()] = Results()
+            elif action == 4:
+                memory.sweep()
+            elif one is None:
+                continue
+            elif action == 1 and one.gone == inf:
+                # A backward is captured, and may overwrite some of what a forward has saved.
+                one.let_go, one.gone = {1}, memory.order()
+                memory.note_overwritten(number, one)
+                results[memory.last_order] = Results()
+            elif action == 2:
+                one.used = {1, 2}
+                memory.lend(number, one)
+            elif action == 3:
+                one.used.discard(chosen.choice([1, 2]))
+            elif action == 5:
+                order, but = number + chosen.randrange(2), chosen.choice([None, *results.values()])
+                wanted = any(
+                    other.used_memories() if at >= order else other.used_of_gone()
+                    for at, other in results.items()
+                    if other is not but and (at >= order or other.gone < order)
+                )
+                assert bool(memory.busy(order, but)) == wanted
+                held, free = held + wanted, free + (not wanted)
+    assert min(held, free) > 500
+
+
+@replayed.nothing("it has no graphs")
+def test_first_calls_of_each_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is called often has no more of them, and others that share the memory have."""
+    pools = capture.CapturePools()
+    inside: list[GraphMemory] = []
+
+    def run(device: Any, function: Any, memory: GraphMemory, user: Any) -> Any:
+        inside.append(memory)
+        return function()
+
+    monkeypatch.setattr(pools, "run_in_graph_memory", run)
+    released: list[Any] = []
+    monkeypatch.setattr(GraphMemory, "release", lambda self, device=None: released.append(self))
+    often, other = (training.TrainingRegion(name, "mode", pools) for name in ("often", "other"))
+    for _ in range(FIRST_CALLS):
+        assert often.run_in_graph_memory(GPU, int, "layer") == 0
+    assert (len(inside), released) == (FIRST_CALLS, [])
+    assert often.run_in_graph_memory(GPU, int, "layer") == 0
+    assert often.run_in_graph_memory(GPU, int, "layer") == 0
+    assert len(inside) == FIRST_CALLS
+    assert released[0] is inside[0]
+    assert other.run_in_graph_memory(GPU, int, "layer") == 0
+    assert inside[-1] is inside[0]
+    assert len(inside) == FIRST_CALLS + 1
