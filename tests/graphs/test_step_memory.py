@@ -195,6 +195,23 @@ class TestOneMemory:
         layers.check(partial(trained, x=batch()))
         assert counts()[0] - before[0] == 10
 
+    def test_each_result_is_asked_for_once_in_a_step(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The first replay asks for all, and each backward for what the one before has read."""
+        layers, asked = Layers(6), []
+        for _ in range(6):
+            layers.check(partial(trained, x=batch()))
+            layers.end_step()
+        for name in ("why_held", "used_of_gone"):
+            method = getattr(borrowed_outputs.BorrowedOutputs, name)
+
+            def count(self: Any, method: Any = method) -> Any:
+                asked.append(self)
+                return method(self)
+
+            monkeypatch.setattr(borrowed_outputs.BorrowedOutputs, name, count)
+        layers.check(partial(trained, x=batch()))
+        assert 12 <= len(asked) <= 12 + 5
+
 
 class TestSteps:
     """Which forwards are those of one step."""
