@@ -94,13 +94,13 @@ class TrainingRegion:
         self, device: torch.device | None, function: Callable[[], object], user: Hashable
     ) -> object:
         """Call a forward or its backward before the first capture."""
-        self._calls[user] += 1
-        if self._calls[user] > FIRST_CALLS:
-            self._calls.clear()
-            self._calls[user] = FIRST_CALLS
-            self.find_memory().release(device)
+        memory = self.find_memory()
+        if self._calls[user] == FIRST_CALLS:
+            # Others have theirs in the same memory, and go on.
+            memory.release(device)
             return function()
-        return self.pools.run_in_graph_memory(device, function, self.find_memory(), user)
+        self._calls[user] += 1
+        return self.pools.run_in_graph_memory(device, function, memory, user)
 
     def find_memory(self) -> GraphMemory:
         """What its forwards write to, and calls before the first capture.
