@@ -268,6 +268,15 @@ class TestSteps:
         pools.end_step()
         assert pools.training_memory() is not third, "a backward was captured"
 
+    def test_a_backward_is_captured(self) -> None:
+        """Before any forward is called again, the next capture belongs to another step."""
+        layers = Layers(2)
+        for _ in range(3):
+            layers.check(partial(trained, x=batch()))
+            layers.end_step()
+        (memory,) = {one.memory for one in captured()}
+        assert capture.CapturePools.of_this_thread().training_memory() is not memory
+
     def test_forwards_without_a_backward(self) -> None:
         """The next step begins when one of them is called again."""
         layers = Layers(3)
@@ -374,6 +383,22 @@ def test_backwards_of_two_functions_with_the_same_argument() -> None:
         )
         del one, two, made, grads
     assert counts() == (6 * 4, 0)
+
+
+def test_a_backward_of_what_has_no_graphs() -> None:
+    """It has saved what a function with graphs has saved, and is compiled in another mode."""
+    weight = torch.randn(16, 16, device=GPU, requires_grad=True)
+    fast = torch.compile(lambda x, w: (x @ w).sin(), mode="reduce-overhead")
+    plain = torch.compile(lambda x, w: (x @ w).cos() * 2)
+    for _ in range(8):
+        x = batch().requires_grad_()
+        one, two = fast(x, weight), plain(x, weight)
+        grads = torch.autograd.grad((one * two).sum(), (x, weight))
+        made = (x @ weight).sin() * (x @ weight).cos() * 2
+        wanted = torch.autograd.grad(made.sum(), (x, weight))
+        torch.testing.assert_close(grads, wanted, rtol=1e-3, atol=1e-3)
+        del one, two, made, grads
+    assert counts() == (6 * 2, 0)
 
 
 def test_a_model_that_is_gone_keeps_nothing_but_what_is_held() -> None:

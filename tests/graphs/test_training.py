@@ -45,6 +45,7 @@ from rocm_autopatch.graphs import (
     training,
     verification,
 )
+from rocm_autopatch.graphs.states import CapturedState
 from rocm_autopatch.measure.prove import bench, trials
 
 REAL = torch.cuda.is_available()
@@ -842,6 +843,18 @@ def test_an_argument_of_two_regions_in_turn(seen: Seen) -> None:
         torch.testing.assert_close(result, wanted, rtol=1e-3, atol=1e-4)
         del both, result
     assert sum(row["dropped"] for row in seen()) <= 4
+    # A backward that other results were in the way of overwrites nothing of its forward's.
+    states = [
+        state
+        for one in gc.get_objects()
+        if type(one) is graph_cache.GraphCache
+        for state in one.states()
+        if isinstance(state, CapturedState)
+    ]
+    others = [one for one in states if not one.outputs.for_backward and one.donated is None]
+    gradients = capture.CapturePools.of_this_thread().gradients
+    assert others
+    assert all(one.memory is gradients for one in others)
 
 
 def test_a_gradient_has_no_place_where_saved_values_are_held(
