@@ -6,10 +6,13 @@ because these tests also run without one.
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import stand_in
+import torch
 
 from rocm_autopatch.graphs import record, soundness
 
@@ -41,3 +44,15 @@ def replaying(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
     # Not at the teardown: a test that fails or is skipped halfway says so itself, and only that.
     node.obj = checked
+
+
+@pytest.fixture(autouse=True)
+def in_modes() -> Iterator[None]:
+    """Graphs in the modes, from a known state, and no garbage for the next test."""
+    if not torch.cuda.is_available():
+        stand_in.install()
+    stand_in.graphs_in_modes()
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    gc.collect()

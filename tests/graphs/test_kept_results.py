@@ -7,7 +7,7 @@ python -m pytest tests/graphs
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +18,6 @@ else:
     torch = pytest.importorskip("torch", reason="no torch here: tests/test_graphs.py has one")
 
 import replayed
-import stand_in
 
 from rocm_autopatch import startup
 from rocm_autopatch.graphs import (
@@ -35,19 +34,8 @@ pytestmark = pytest.mark.skipif(
 )
 REAL = torch.cuda.is_available()
 GPU = torch.device("cuda", torch.cuda.current_device()) if REAL else torch.device("cpu")
-replaying = replayed.replaying
+replaying, in_modes = replayed.replaying, replayed.in_modes
 STEPS = 20
-
-
-@pytest.fixture(autouse=True)
-def in_modes() -> Iterator[None]:
-    if not REAL:
-        stand_in.install()
-    stand_in.graphs_in_modes()
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    yield
-    gc.collect()
 
 
 def batch(rows: int = 8) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import gc
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,6 @@ else:
     torch = pytest.importorskip("torch", reason="no torch here: tests/test_graphs.py has one")
 
 import replayed
-import stand_in
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from rocm_autopatch import startup
@@ -46,23 +45,15 @@ pytestmark = [
 ]
 REAL = torch.cuda.is_available()
 GPU = torch.device("cuda", torch.cuda.current_device()) if REAL else torch.device("cpu")
-replaying = replayed.replaying
+replaying, in_modes = replayed.replaying, replayed.in_modes
 ONES = torch.ones(8, 16, device=GPU)
 WARMING = "the first calls of a signature run without a graph"
-HELD = "what its last replay saved or returned is still in use"
 
 
 @pytest.fixture(autouse=True)
-def in_modes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    if not REAL:
-        stand_in.install()
-    stand_in.graphs_in_modes()
-    # A backward may have the memory of large results. Here most of them are small.
+def of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backward may have the memory of large results. Here most of them are small."""
     monkeypatch.setattr(borrowed_outputs, "_SMALL", 0)
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    yield
-    gc.collect()
 
 
 class Layer(torch.nn.Module):
