@@ -27,7 +27,7 @@ from torch.utils import _pytree as pytree
 
 from rocm_autopatch.graphs import capture, self_test
 from rocm_autopatch.graphs.buffers import dense_part
-from rocm_autopatch.graphs.layout import new_view, place_of, storage_key
+from rocm_autopatch.graphs.layout import has_memory, new_view, place_of, storage_key
 from rocm_autopatch.graphs.memory import GraphMemory
 from rocm_autopatch.patches import compile_modes
 
@@ -202,7 +202,7 @@ def _plain(tensor: Any) -> bool:
     # What a compile has left has no content.
     if torch._is_functional_tensor(tensor):
         return False
-    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+    if tensor.device.type != "cpu" or not has_memory(tensor):
         return False
     memory = tensor.untyped_storage()
     buffer = _at_addresses.get(memory._cdata)
