@@ -11,11 +11,12 @@ all gradients. A row has the calls of regions after the third of their signature
 them were replays. WORK/regions.jsonl keeps rows as they come; a second call does the rest.
 
 With ``--time``, as many processes of each side, with our graphs and with torch's own, prepare a
-model at once, after one of each that fills caches. Then they time it one after the other, by turns,
-while the others wait. WORK/times.jsonl has the median milliseconds of a step, those of each turn,
-our replays, and the megabytes that torch had reserved in the process at most, and in the end. What
-is printed compares the medians of the processes. A second call adds to them. Names like
-``train-usual-gpt2`` are models of usual size, for memory.
+model at once, after one of each that fills caches. Then they time it by turns, 20 steps at a time
+and nine times, while the others wait. WORK/times.jsonl has the median milliseconds of a step, those
+of each turn, the median milliseconds that the processor worked for a step, our replays, and the
+megabytes that torch had reserved in the process at most, and in the end. What is printed compares
+the medians of the processes. A second call adds to them. Names like ``train-usual-gpt2`` are models
+of usual size, for memory.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -191,6 +193,8 @@ INFERENCE = (
 TRAINING = ("gpt2", "mixtral", "resnet50", "llama", "bert", "opt", "bart", "whisper")
 TIMED = (*(f"infer-{name}" for name in INFERENCE), *(f"train-{name}" for name in TRAINING))
 LENGTH, CALLS = 32, 14
+# How often each process times its steps.
+TURNS = 9
 
 
 def make_model(name: str) -> tuple[Any, str]:
@@ -339,7 +343,10 @@ def run_one(name: str, training: bool, half: bool, ours: bool) -> dict[str, Any]
 
 
 def time_one(name: str, ours: bool) -> None:
-    """Prepare a model in this process, wait for a line on stdin, time it, and print a row."""
+    """Prepare a model in this process, time it for each line on stdin, and print a row at its end.
+
+    After each time it prints a line.
+    """
     import torch
 
     if ours:
@@ -350,15 +357,17 @@ def time_one(name: str, ours: bool) -> None:
         run_steps = _make_steps(model_name, phase == "train")
         run_steps(20)
         print("ready", flush=True)
-        if not sys.stdin.readline():
-            return
-        run_steps(20)
-        found = []
-        for _ in range(9):
-            began = time.perf_counter()
+        found, worked = [], []
+        for _ in sys.stdin:
+            run_steps(4)
+            began, began_work = time.perf_counter(), time.process_time()
             run_steps(20)
+            worked.append((time.process_time() - began_work) / 20 * 1000)
             found.append((time.perf_counter() - began) / 20 * 1000)
-        row["ms"] = median(found)
+            print("timed", flush=True)
+        if not found:
+            return
+        row["ms"], row["cpu_ms"] = median(found), median(worked)
         row["all_ms"] = [round(one, 3) for one in found]
         row.update(_count_replays() if ours else {})
         row["most_mb"] = torch.cuda.max_memory_reserved() / 2**20
@@ -448,6 +457,7 @@ class TimedProcess:
             stderr=subprocess.DEVNULL,
             text=True,
         )
+        self._row = ""
 
     def wait_until_ready(self) -> str:
         """Wait, and return what it says then: a row, if it failed."""
@@ -457,10 +467,21 @@ class TimedProcess:
                 return "" if line.startswith("ready") else line
         return ""
 
-    def time(self) -> str:
-        """Let it time its model, and return its row."""
-        out, _ = self._process.communicate("\n")
-        return next((line for line in out.splitlines() if line.startswith("{")), "")
+    def time_once(self) -> None:
+        """Let it time its model once, and wait."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        # It may have ended with an error.
+        with suppress(BrokenPipeError):
+            self._process.stdin.write("go\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+            self._row = line if line.startswith("{") else ""
+
+    def take_row(self) -> str:
+        """Return its row: it has timed often enough."""
+        out, _ = self._process.communicate()
+        return self._row or next((one for one in out.splitlines() if one.startswith("{")), "")
 
     def end(self) -> None:
         """End it at once."""
@@ -499,7 +520,11 @@ def compare_times(names: Sequence[str], count: int, work: Path, seconds: float, 
         sides = ["ours", "native", "native", "ours"] * count
         processes = [TimedProcess(name, side, work) for side in sides[: 2 * count]]
         rows = [process.wait_until_ready() for process in processes]
-        rows = [row or process.time() for row, process in zip(rows, processes)]
+        for _ in range(TURNS):
+            for row, process in zip(rows, processes):
+                if not row:
+                    process.time_once()
+        rows = [row or process.take_row() for row, process in zip(rows, processes)]
         with kept.open("a") as stream:
             stream.writelines(row.strip() + "\n" for row in rows if row)
         print_medians([name], [json.loads(row) for row in rows if row])
@@ -515,7 +540,7 @@ def print_medians(names: Sequence[str], rows: list[dict[str, Any]]) -> None:
     for name in names:
         ours, native = (by_side.get((name, side), []) for side in ("ours", "native"))
         cells = [f"{len(ours)} and {len(native)} processes"]
-        for key in ("ms", "most_mb", "end_mb"):
+        for key in ("ms", "cpu_ms", "most_mb", "end_mb"):
             one, other = ([row[key] for row in side if key in row] for side in (ours, native))
             if one and other:
                 pair = median(one), median(other)

@@ -117,7 +117,8 @@ class BorrowedOutputs:
         # for it.
         self._counts: dict[int, int] = {}
         self._objects: dict[int, torch.UntypedStorage] = {}
-        # By index the addresses that the graph writes to.
+        # These objects and their addresses, and by index those that the graph writes to.
+        self._located: tuple[dict[int, torch.UntypedStorage], list[int]] = (self._objects, [])
         self._addresses = addresses_of(self.leaves)
         # The memory that the results lie in, the number of their graph in it, and what replays it.
         self._lend: tuple[GraphMemory, int, object] | None = None
@@ -142,6 +143,7 @@ class BorrowedOutputs:
         own = own_references([*tensors, *self._copies.own_tensors(), *given])
         self._counts = {storage_key(leaf): own[storage_key(leaf)] + _OF_PYTHON for leaf in tensors}
         self._objects = {storage_key(leaf): leaf.untyped_storage() for leaf in tensors}
+        self._locate()
 
     def own(self, owners: Owners, memory: GraphMemory, order: int, graph: object) -> None:
         """Be found by the memory of the results, of *graph* with this number in *memory*."""
@@ -224,6 +226,7 @@ class BorrowedOutputs:
             self._objects[name] = there[memory].untyped_storage()
             self._owners.pop(memory, None)
             self._owners[name] = self
+        self._locate()
         self._let_go.update(names.values())
         readers.watch_readers(self, pool)
         leaves[:] = _leaves_instead(leaves, there)
@@ -234,7 +237,11 @@ class BorrowedOutputs:
 
         A program may free or move the memory of a tensor: ``tensor.untyped_storage().resize_(0)``.
         """
-        return None if same_places(self.leaves, self._addresses, self._handed_out) else RESIZED
+        objects, where = self._located
+        return None if _addresses_of(objects) == where else RESIZED
+
+    def _locate(self) -> None:
+        self._located = self._objects, _addresses_of(self._objects)
 
     def note_resized(self) -> bool:
         """Have what the program has resized copied by later graphs. False if some is saved."""
@@ -269,6 +276,7 @@ class BorrowedOutputs:
                 del self._owners[memory]
         self._counts = {one: most for one, most in self._counts.items() if one in used}
         self._objects = {one: its for one, its in self._objects.items() if one in used}
+        self._locate()
         leaves = [leaf if _memory_of(leaf) in used else None for leaf in self.leaves]
         self._shown = [index for index in self._shown if leaves[index] is not None]
         self.leaves = leaves
@@ -295,6 +303,8 @@ class BorrowedOutputs:
         return used + self.referred_memories()
 
     def used_of_gone(self) -> list[int]:
+        if not self._let_go:
+            return []
         return [memory for memory in self.used_memories() if memory in self._let_go]
 
     def why_held(self) -> str | None:
@@ -326,8 +336,9 @@ class BorrowedOutputs:
         for index in self._handed_out:
             # With versions of its own: a change of one call's result is none of another's.
             given[index] = given[index].data
-        for index, copy in zip(self._copied, self._copies.take(leaves)):
-            given[index] = copy
+        if self._copied:
+            for index, copy in zip(self._copied, self._copies.take(leaves)):
+                given[index] = copy
         for index, first in self._twins:
             given[index] = given[first]
         for index, owner, dtype, where, copied in self._through:
@@ -407,9 +418,15 @@ class DonatedInputs:
         """Why a backward with *leaves* must not overwrite it; None if it may."""
         held = [memory for memory, most in self._expected.items() if use_count(memory) > most]
         held += self._expected.keys() & self.results.referred_memories()
-        self.results.copy_from_now_on(held)
+        if held:
+            self.results.copy_from_now_on(held)
+            return NEEDED
         alone = len(self.indices) * _ALONE
-        return NEEDED if held or _count_users([leaves[i] for i in self.indices]) > alone else None
+        return NEEDED if _count_users([leaves[i] for i in self.indices]) > alone else None
+
+
+def _addresses_of(objects: Mapping[int, torch.UntypedStorage]) -> list[int]:
+    return [*map(torch.UntypedStorage.data_ptr, objects.values())]
 
 
 def _leaves_instead(leaves: Sequence[Any], there: Mapping[int, torch.Tensor]) -> list[Any]:

@@ -77,6 +77,8 @@ class CallStrategy:
     goes_beside = False
     #: Whether a call that finds results in use is captured anew, where no result is overwritten.
     captures_again = False
+    #: Why a call has no graph because of where its leaves are.
+    misplaced = ""
     #: The device of calls without a tensor, if that is known.
     device: torch.device | None = None
     #: Compiles the function anew, with a cut around an op. Returns False if it has done so before.
@@ -121,6 +123,10 @@ class CallStrategy:
         # A program may move a weight to another address for each call, but not to another object.
         weights = (one for one in call.leaves if isinstance(one, torch.nn.Parameter))
         return id(self), next(map(id, weights), None)
+
+    def are_placed(self, leaves: list[object]) -> bool:
+        """Whether a call may get a graph for where its leaves are, or is *misplaced*."""
+        return True
 
     def indices_on_host(self) -> Collection[int]:
         """The arguments that are numbers on the host, and on the device if there are graphs."""

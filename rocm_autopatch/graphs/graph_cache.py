@@ -129,6 +129,9 @@ class GraphCache:
         self.signatures: dict[_Whole, SignatureEntry] = {}
         # The key and the signature of the last call with a graph.
         self._recent: tuple[Hashable, SignatureEntry | None] = (None, None)
+        # By a signature that with the same key whose call has followed: layers that share their
+        # code are called in turn.
+        self._following: dict[SignatureEntry | None, SignatureEntry] = {}
         self._clock = 0
         # Whether the program was seen to keep results. Then all new graphs copy: each one that
         # lends may have all older ones captured anew.
@@ -141,21 +144,18 @@ class GraphCache:
         while True:
             signature = self._signature_of(key, leaves)
             held = None
-            if type(signature.state) is CapturedState and not soundness.distrusted:
+            if signature is not None and has_graph(signature) and not soundness.distrusted:
                 with self.lock:
                     state = signature.state
                     if type(state) is CapturedState:
                         if self._recent[1] is not signature:
                             self._recent = key, signature
-                        if state.donated is not None and self.strategy.is_in_the_way(state):
-                            # It is captured anew, and overwrites nothing.
-                            self._free_graph(signature)
-                            self.row["dropped"] += 1
-                            continue
                         held = self._find_obstacle(signature, state, leaves)
                         if not held:
                             return self._replay_captured(signature, state, leaves)
             call = GraphedCall(structure, leaves, self.strategy.device)
+            if signature is None:
+                return self._run_plainly(call, self.strategy.misplaced)
             if held:
                 another = self._find_another(key, signature, state, held, leaves)
                 if another is None:
@@ -164,14 +164,26 @@ class GraphCache:
             elif self._is_without_graph(key, signature):
                 return self._run_without(key, signature, call)
 
-    def _signature_of(self, key: Hashable, leaves: list[object]) -> SignatureEntry:
-        # Mostly it is the last call's. To compare keys takes less than to hash one.
+    def _signature_of(self, key: Hashable, leaves: list[object]) -> SignatureEntry | None:
+        """The signature of a call; None for one that has no graph because of where its leaves lie.
+
+        Mostly it is the last call's, or the one that has followed that before.
+        """
+        known = last = self._last_with_key(key)
+        if last is not None and not same_places(leaves, last.places, last.indices):
+            known = self._following.get(last)
+            if known is not None and not same_places(leaves, known.places, known.indices):
+                known = None
+        if known is not None and has_graph(known):
+            return known
+        if not self.strategy.are_placed(leaves):
+            return None
+        return known or self._find_signature(key, leaves)
+
+    def _last_with_key(self, key: Hashable) -> SignatureEntry | None:
+        # To compare keys takes less than to hash one.
         recent, signature = self._recent
-        if signature is None or key != recent:
-            signature = self._latest.get(key)
-        if signature is None or not same_places(leaves, signature.places, signature.indices):
-            signature = self._find_signature(key, leaves)
-        return signature
+        return signature if signature is not None and key == recent else self._latest.get(key)
 
     def _is_without_graph(self, key: Hashable, signature: SignatureEntry) -> bool:
         """Whether it is known and has no graph: another thread may have captured or dropped it."""
@@ -187,6 +199,11 @@ class GraphCache:
         if state.borrowed and any(one.expired() for one in state.borrowed):
             self._leave_signature(signature)
             return BORROWED
+        if state.donated is not None and self.strategy.is_in_the_way(state):
+            # It is captured anew, and overwrites nothing.
+            self._free_graph(signature)
+            self.row["dropped"] += 1
+            return SAVED
         held = None
         if state.outputs.lends:
             held = state.outputs.resized()
@@ -541,6 +558,7 @@ class GraphCache:
                     signature.learn(self._known)
                     self._known = None
                 signature.keeps = signature.keeps or self._keeps
+            self._following[self._last_with_key(key)] = signature
             self._latest[key] = signature
             return signature
 
@@ -624,6 +642,7 @@ class GraphCache:
             del self._latest[whole[0]]
         if self._recent[1] is signature:
             self._recent = (None, None)
+        self._following.clear()
         self._free_graph(signature)
 
     def _free_graph(self, signature: SignatureEntry) -> None:

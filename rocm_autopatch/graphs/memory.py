@@ -213,15 +213,24 @@ class GraphMemory:
             if results is not but:
                 self.lent.pop(number, None)
         for _, number in self._overwritten[:before]:
-            found = self.lent.get(number)
-            if found is not None and found is not but and found.used_of_gone():
-                held = found.why_held()
-                if held and found.used_of_gone():
-                    return held
+            held = self._ask_overwritten(number, but)
+            if held:
+                return held
         if but is None:
             del self._overwritten[:before]
             self._last_lent = max(self.lent, default=-1)
         return None
+
+    def _ask_overwritten(self, number: int, but: LiveOutputs | None) -> str | None:
+        results = self.lent.get(number)
+        if results is None or results is but:
+            return None
+        if not results.used_memories():
+            # The next step need not ask again.
+            self.lent.pop(number, None)
+            return None
+        held = results.why_held() if results.used_of_gone() else None
+        return held if held and results.used_of_gone() else None
 
     def awaits_backwards(self, but: LiveOutputs) -> bool:
         """Whether forwards that write here await their backward, others than that of *but*."""

@@ -23,7 +23,7 @@ from rocm_autopatch.graphs.calls import CallStrategy, GraphedCall, GraphOptions
 from rocm_autopatch.graphs.graph_cache import GraphCache
 from rocm_autopatch.graphs.layout import has_memory, place_of, storage_key
 from rocm_autopatch.graphs.memory import GraphMemory
-from rocm_autopatch.graphs.pytrees import TENSORS, signature_of
+from rocm_autopatch.graphs.pytrees import TENSORS, SignatureLookup, signature_of
 from rocm_autopatch.graphs.refusal import CaptureBusy, Refused
 from rocm_autopatch.graphs.states import CapturedState, ObservedState, SignatureEntry, State
 
@@ -33,6 +33,7 @@ _WARMUP = 2
 # From so many bytes on, the copy of a backward's argument serves its graph as memory, once it is
 # read.
 _LARGE = 1 << 20
+NO_FORWARD = "its forward ran without a graph"
 HOOKED = "hooks get what it saves, and a number is on the device in a replay only"
 # What returns the innermost hooks of saved tensors in this thread, from torch 2.8 on.
 _top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
@@ -85,6 +86,7 @@ class _RegionPass(CallStrategy):
         self.kept: set[int] = set()
         self.recompile = region.recompile
         self._name = name
+        self._signatures = SignatureLookup()
         self.fixed = frozenset(fixed)
         # For which of these the indices of the others are known, among how many, and they.
         self._free: tuple[frozenset[int], int, list[int]] = (frozenset(), -1, [])
@@ -130,7 +132,10 @@ class _RegionPass(CallStrategy):
                 raise Refused(unfit)
             if capture.is_capturing():
                 raise Refused("another capture is under way and records these kernels")
-            key = signature_of([inputs[index] for index in self._free_indices(len(inputs))])
+            free = [inputs[index] for index in self._free_indices(len(inputs))]
+            key = self._signatures.again(free)
+            if key is None:
+                key = self._signatures.of(free)
         except Refused as refused:
             record.count_plain_call(self.cache.row, str(refused))
             return self.call_plainly(None, inputs)
@@ -286,6 +291,8 @@ class ForwardPass(_RegionPass):
 class BackwardPass(_RegionPass):
     """Calls of the compiled backward of *forward*, which has saved the leaves at *saved*."""
 
+    misplaced = NO_FORWARD
+
     def __init__(
         self,
         forward: ForwardPass,
@@ -341,6 +348,16 @@ class BackwardPass(_RegionPass):
         moved = self.forward.places_of_numbers()
         where = {index: moved.get(one.data_ptr(), one.device) for index, one in numbers.items()}
         return {index: device for index, device in where.items() if {device} != devices}
+
+    def are_placed(self, leaves: list[object]) -> bool:
+        # Who calls it has looked, as long as there is no graph that saves values.
+        return not self.forward.has_graphs or self.are_saved(leaves)
+
+    def are_saved(self, leaves: list[object]) -> bool:
+        """Whether the values that it reads are where the forward's graphs save them."""
+        # There may be hundreds: all loops are in C.
+        saved: Any = map(leaves.__getitem__, self.saved)
+        return self.forward.saved.issuperset(map(torch.Tensor.data_ptr, saved))
 
     def find_memory(self, pools: capture.CapturePools) -> GraphMemory:
         return pools.gradients

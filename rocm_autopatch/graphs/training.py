@@ -35,6 +35,7 @@ from rocm_autopatch.graphs.graph_cache import GraphCache
 from rocm_autopatch.graphs.layout import has_memory, storage_key
 from rocm_autopatch.graphs.memory import FIRST_CALLS, GraphMemory
 from rocm_autopatch.graphs.passes import (
+    NO_FORWARD,
     BackwardPass,
     ForwardPass,
     are_waiting,
@@ -47,7 +48,6 @@ from rocm_autopatch.graphs.refusal import Refused
 from rocm_autopatch.graphs.states import CapturedState
 
 _MODULE = "torch._inductor.output_code"
-NO_FORWARD = "its forward ran without a graph"
 # A forward's graph saves its own copy of an argument, so that would change nothing of the program.
 WRITES = "its backward changes a tensor in place: change it in the forward"
 _OURS = "_rocm_autopatch"
@@ -262,12 +262,12 @@ class CompiledBackward:
         if joined is None:
             return self._compiled(inputs)
         calls, forward = joined[0], joined[0].forward
-        # There may be hundreds: all loops are in C.
-        saved = map(inputs.__getitem__, calls.saved)
-        elsewhere = not forward.saved.issuperset(map(torch.Tensor.data_ptr, saved))
-        # Other values may lie there when this call is over.
-        forward.note_saved(set())
-        return calls.run_list(inputs, forward.unfit or (NO_FORWARD if elsewhere else None))
+        unfit = forward.unfit
+        if not forward.has_graphs:
+            unfit = unfit or (None if calls.are_saved(inputs) else NO_FORWARD)
+            # Other values may lie there when this call is over.
+            forward.note_saved(set())
+        return calls.run_list(inputs, unfit)
 
     def _join_forward(self, inputs: list[Any]) -> tuple[BackwardPass, GraphCache] | None:
         """Find the forward that has saved these inputs. Returns the graphs of its backward."""

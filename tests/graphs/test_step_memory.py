@@ -31,6 +31,7 @@ from rocm_autopatch.graphs import (
     capture,
     graph_cache,
     layout,
+    passes,
     record,
     training,
 )
@@ -187,21 +188,46 @@ class TestOneMemory:
         assert counts()[0] - before[0] == 10
 
     def test_each_result_is_asked_for_once_in_a_step(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The first replay asks for all, and each backward for what the one before has read."""
+        """Each backward asks for what the one before has read, and the first replay for others."""
         layers, asked = Layers(6), []
         for _ in range(6):
             layers.check(partial(trained, x=batch()))
             layers.end_step()
-        for name in ("why_held", "used_of_gone"):
-            method = getattr(borrowed_outputs.BorrowedOutputs, name)
+        used_memories = borrowed_outputs.BorrowedOutputs.used_memories
 
-            def count(self: Any, method: Any = method) -> Any:
-                asked.append(self)
-                return method(self)
+        def count(self: borrowed_outputs.BorrowedOutputs) -> list[int]:
+            asked.append(self)
+            return used_memories(self)
 
-            monkeypatch.setattr(borrowed_outputs.BorrowedOutputs, name, count)
+        monkeypatch.setattr(borrowed_outputs.BorrowedOutputs, "used_memories", count)
         layers.check(partial(trained, x=batch()))
-        assert 12 <= len(asked) <= 12 + 5
+        assert len(asked) == len(set(map(id, asked))) == 12
+
+
+class TestSharedCode:
+    """Layers that share their code are called in turn, and each call is expected after another."""
+
+    def test_an_expected_layer_has_no_graph_any_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(passes, "_LIMIT", 2)
+        layers = Layers(2, same=True)
+        for one in layers.fast:
+            one.compile(mode="reduce-overhead", dynamic=True)
+
+        def train(*numbers: int, rows: int = 8) -> None:
+            x = batch(rows).requires_grad_()
+            layers.check(lambda each: trained([each[number] for number in numbers], x))
+            layers.end_step()
+
+        for _ in range(6):
+            train(1, 0)
+        # The first one's graph goes, and is still expected after the second one.
+        for rows in (8, 8, 4, 4, 4, 4):
+            train(1, rows=rows)
+        assert sum(record.finished_row(row)["dropped"] for row in record._rows) >= 2
+        before = counts()
+        for _ in range(4):
+            train(1, 0)
+        assert counts()[0] > before[0]
 
 
 class TestSteps:
