@@ -116,6 +116,8 @@ class BorrowedOutputs:
         # By memory: how many references there are while no caller holds one, and Python's object
         # for it.
         self._counts: dict[int, int] = {}
+        # Of these, what somebody may use: not what the last backward was the last one to read.
+        self._asked = self._counts
         self._objects: dict[int, torch.UntypedStorage] = {}
         # These objects and their addresses, and by index those that the graph writes to.
         self._located: tuple[dict[int, torch.UntypedStorage], list[int]] = (self._objects, [])
@@ -142,6 +144,7 @@ class BorrowedOutputs:
         tensors = [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
         own = own_references([*tensors, *self._copies.own_tensors(), *given])
         self._counts = {storage_key(leaf): own[storage_key(leaf)] + _OF_PYTHON for leaf in tensors}
+        self._asked = self._counts
         self._objects = {storage_key(leaf): leaf.untyped_storage() for leaf in tensors}
         self._locate()
 
@@ -153,6 +156,7 @@ class BorrowedOutputs:
 
     def lend(self) -> None:
         """Somebody may use the results now, though the graph was not replayed."""
+        self._asked = self._counts
         if self._lend is not None:
             memory, order, _ = self._lend
             memory.lend(order, self)
@@ -275,6 +279,7 @@ class BorrowedOutputs:
             if self._owners.get(memory) is self:
                 del self._owners[memory]
         self._counts = {one: most for one, most in self._counts.items() if one in used}
+        self._asked = self._counts
         self._objects = {one: its for one, its in self._objects.items() if one in used}
         self._locate()
         leaves = [leaf if _memory_of(leaf) in used else None for leaf in self.leaves]
@@ -295,12 +300,24 @@ class BorrowedOutputs:
 
     def referred_memories(self) -> list[int]:
         """The memories to whose objects Python refers: a count of the memory may not tell."""
-        numbers = map(sys.getrefcount, self._objects.values())
-        return [memory for memory, number in zip(self._objects, numbers) if number > _UNREFERRED]
+        return _find_referred(self._objects, self._objects)
+
+    def counts_without(self, memories: Container[int]) -> dict[int, int]:
+        """The other memories, with how many references each has while no caller holds one."""
+        return {one: most for one, most in self._counts.items() if one not in memories}
+
+    def note_last_reader(self, others: dict[int, int]) -> None:
+        """A replay was the only one that had all memories but *others*, and it is over.
+
+        Until a replay of their own graph, nobody can use them.
+        """
+        self._asked = others
 
     def used_memories(self) -> list[int]:
-        used = [memory for memory, most in self._counts.items() if use_count(memory) > most]
-        return used + self.referred_memories()
+        # In this order: what is asked for may become less at any time, and its objects after it.
+        objects, asked = self._objects, self._asked
+        used = [memory for memory, most in asked.items() if use_count(memory) > most]
+        return used + _find_referred(objects, asked)
 
     def used_of_gone(self) -> list[int]:
         if not self._let_go:
@@ -332,6 +349,7 @@ class BorrowedOutputs:
 
     def take(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
         """The result of the last replay, which was a call with *leaves*."""
+        self._asked = self._counts
         given = list(self.leaves)
         for index in self._handed_out:
             # With versions of its own: a change of one call's result is none of another's.
@@ -399,6 +417,7 @@ class DonatedInputs:
     def __init__(self, results: BorrowedOutputs, leaves: Sequence[Any]) -> None:
         self.results, self._memories = results, results.used_only_by(leaves)
         self._expected: dict[int, int] = {}
+        self._others: dict[int, int] = {}
         #: Which leaves lie there.
         self.indices = [
             index
@@ -413,6 +432,11 @@ class DonatedInputs:
             names[memory]: self.results.count_of(names[memory]) + number
             for memory, number in self._memories.items()
         }
+        self._others = self.results.counts_without(self._expected)
+
+    def note_replay(self) -> None:
+        """A replay has overwritten it, after :meth:`held` has found no other user."""
+        self.results.note_last_reader(self._others)
 
     def held(self, leaves: Sequence[torch.Tensor]) -> str | None:
         """Why a backward with *leaves* must not overwrite it; None if it may."""
@@ -423,6 +447,11 @@ class DonatedInputs:
             return NEEDED
         alone = len(self.indices) * _ALONE
         return NEEDED if _count_users([leaves[i] for i in self.indices]) > alone else None
+
+
+def _find_referred(objects: Mapping[int, torch.UntypedStorage], among: Iterable[int]) -> list[int]:
+    numbers = map(sys.getrefcount, map(objects.__getitem__, among))
+    return [memory for memory, number in zip(among, numbers) if number > _UNREFERRED]
 
 
 def _addresses_of(objects: Mapping[int, torch.UntypedStorage]) -> list[int]:
@@ -457,7 +486,7 @@ _of_one = torch.empty(0)
 _unheld = use_count(storage_key(_of_one))
 _objects = {0: _of_one.untyped_storage()}
 _OF_PYTHON = use_count(storage_key(_of_one)) - _unheld
-_UNREFERRED = next(map(sys.getrefcount, _objects.values()))
+_UNREFERRED = next(map(sys.getrefcount, map(_objects.__getitem__, _objects)))
 # Of a tensor that is in one list only, and in that of the tensors. It differs between Pythons.
 _one = [torch.empty(0)]
 _ALONE = _count_users([_one[0]])

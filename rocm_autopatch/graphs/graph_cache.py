@@ -234,6 +234,8 @@ class GraphCache:
             state.graph()
             if state.write_back is not None:
                 state.write_back.copy_back(leaves)
+            if state.donated is not None:
+                state.donated.note_replay()
         state.row["replays"] += 1
         if state.row["replays"] == 2:
             # Captures of the step before have left memory in pieces, and that step is over.

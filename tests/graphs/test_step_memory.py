@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import gc
 import random
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from math import inf
@@ -203,6 +204,25 @@ class TestOneMemory:
         layers.check(partial(trained, x=batch()))
         assert len(asked) == len(set(map(id, asked))) == 12
 
+    def test_what_a_backward_has_read_is_not_asked_for_again(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The backward itself has asked: nobody else had it, and it is overwritten."""
+        layers, asked = Layers(4), Counter[int]()
+        for _ in range(6):
+            layers.check(partial(trained, x=batch()))
+            layers.end_step()
+        use_count = layout.use_count
+
+        def count(memory: int) -> int:
+            asked[memory] += 1
+            return use_count(memory)
+
+        monkeypatch.setattr(borrowed_outputs, "use_count", count)
+        layers.check(partial(trained, x=batch()))
+        read = [set(one.donated._expected) for one in captured() if one.donated is not None]
+        assert {asked[memory] for memories in read for memory in memories} == {1}
+
 
 class TestSharedCode:
     """Layers that share their code are called in turn, and each call is expected after another."""
@@ -224,7 +244,12 @@ class TestSharedCode:
         for rows in (8, 8, 4, 4, 4, 4):
             train(1, rows=rows)
         assert sum(record.finished_row(row)["dropped"] for row in record._rows) >= 2
-        before = counts()
+        before, known = counts(), graph_cache.GraphCache._is_known
+        # A call whose signature is not known would look for it for ever.
+        looks = iter(range(100))
+        monkeypatch.setattr(
+            graph_cache.GraphCache, "_is_known", lambda *args: [next(looks), known(*args)][1]
+        )
         for _ in range(4):
             train(1, 0)
         assert counts()[0] > before[0]
