@@ -21,7 +21,6 @@ from rocm_autopatch.graphs.buffers import (
     RESIZED,
     SAVED,
     GraphOutputs,
-    addresses_of,
     find_twins,
     is_only_of_python,
     move_together,
@@ -33,7 +32,6 @@ from rocm_autopatch.graphs.layout import (
     Place,
     has_memory,
     place_of,
-    same_places,
     storage_key,
     use_count,
     view_at,
@@ -119,9 +117,8 @@ class BorrowedOutputs:
         # Of these, what somebody may use: not what the last backward was the last one to read.
         self._asked = self._counts
         self._objects: dict[int, torch.UntypedStorage] = {}
-        # These objects and their addresses, and by index those that the graph writes to.
+        # These objects and their addresses.
         self._located: tuple[dict[int, torch.UntypedStorage], list[int]] = (self._objects, [])
-        self._addresses = addresses_of(self.leaves)
         # The memory that the results lie in, the number of their graph in it, and what replays it.
         self._lend: tuple[GraphMemory, int, object] | None = None
         self._owners: Owners = {}
@@ -242,18 +239,20 @@ class BorrowedOutputs:
         A program may free or move the memory of a tensor: ``tensor.untyped_storage().resize_(0)``.
         """
         objects, where = self._located
-        return None if _addresses_of(objects) == where else RESIZED
+        return None if _storage_addresses(objects) == where else RESIZED
 
     def _locate(self) -> None:
-        self._located = self._objects, _addresses_of(self._objects)
+        self._located = self._objects, _storage_addresses(self._objects)
 
     def note_resized(self) -> bool:
         """Have what the program has resized copied by later graphs. False if some is saved."""
-        changed = {
-            index
-            for index in self._handed_out
-            if not same_places(self.leaves, self._addresses, [index])
+        objects, where = self._located
+        moved = {
+            memory
+            for memory, before, now in zip(objects, where, _storage_addresses(objects))
+            if before != now
         }
+        changed = {one for one in self._handed_out if _memory_of(self.leaves[one]) in moved}
         self._seen_kept |= changed
         return changed <= set(self._shown)
 
@@ -311,7 +310,8 @@ class BorrowedOutputs:
 
         Until a replay of their own graph, nobody can use them.
         """
-        self._asked = others
+        counts = self._counts
+        self._asked = {one: most for one, most in others.items() if one in counts}
 
     def used_memories(self) -> list[int]:
         # In this order: what is asked for may become less at any time, and its objects after it.
@@ -454,7 +454,7 @@ def _find_referred(objects: Mapping[int, torch.UntypedStorage], among: Iterable[
     return [memory for memory, number in zip(among, numbers) if number > _UNREFERRED]
 
 
-def _addresses_of(objects: Mapping[int, torch.UntypedStorage]) -> list[int]:
+def _storage_addresses(objects: Mapping[int, torch.UntypedStorage]) -> list[int]:
     return [*map(torch.UntypedStorage.data_ptr, objects.values())]
 
 

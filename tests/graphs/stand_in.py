@@ -182,8 +182,12 @@ def addressed(leaf: Any, keeps: Any = None) -> Callable[[], Any]:
 
     Torch keeps the memory of graphs as long as one of them lives, and what it gives away has that.
     """
-    if not isinstance(leaf, torch.Tensor) or not leaf.numel():
+    if not isinstance(leaf, torch.Tensor):
         return lambda: leaf
+    if not leaf.numel():
+        return functools.partial(
+            torch.empty_strided, leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device
+        )
     memory = leaf.untyped_storage()
     where = (memory.data_ptr(), memory.nbytes(), leaf.dtype, place_of(leaf), keeps)
     return functools.partial(_at, *where)

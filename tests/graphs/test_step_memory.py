@@ -224,6 +224,75 @@ class TestOneMemory:
         assert {asked[memory] for memories in read for memory in memories} == {1}
 
 
+class Squash(torch.nn.Module):
+    """Its own backward and the next layer read its result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = torch.nn.Linear(16, 16)
+
+    def forward(self, x: Any) -> Any:
+        return self.map(x).tanh()
+
+
+def test_an_argument_lies_where_a_backward_has_read() -> None:
+    """It is put there, and saved there, until its own backward: so that is in use again."""
+    plain = [Squash().to(GPU) for _ in range(2)]
+    fast = copy.deepcopy(plain)
+    for one in fast:
+        one.compile(mode="reduce-overhead")
+
+    def check(run: Callable[[list[Any]], None]) -> None:
+        for each in (fast, plain):
+            run(each)
+        for one, other in zip(fast, plain):
+            for weight, wanted in zip(one.parameters(), other.parameters()):
+                torch.testing.assert_close(weight.grad, wanted.grad, rtol=1e-3, atol=1e-4)
+                weight.grad = wanted.grad = None
+
+    for _ in range(6):
+        x = batch().requires_grad_()
+        check(partial(trained, x=x))
+    # Its gradient is a graph's result, and may lie there.
+    del x
+    before = counts()
+    first, second = (batch().requires_grad_() for _ in range(2))
+
+    def run_apart(each: list[Any]) -> None:
+        waiting = each[1](first).square().mean()
+        trained(each[:1], second)
+        waiting.backward()
+
+    check(run_apart)
+    # The second layer's are replays. The first one's would overwrite what the second has saved.
+    assert (counts()[0] - before[0], counts()[1] - before[1]) == (2, 2)
+
+
+class TestEmptyResults:
+    """A result without an element has memory that anything may have."""
+
+    @pytest.mark.parametrize("resizes", [False, True])
+    def test_an_empty_result(self, resizes: bool) -> None:
+        weight = torch.nn.Parameter(torch.randn(16, 16, device=GPU))
+
+        def run(x: Any) -> Any:
+            return (x @ weight).tanh(), x[:0] * weight[:1]
+
+        fast = torch.compile(run, mode="reduce-overhead")
+        for _ in range(12):
+            x = batch()
+            found = []
+            for function in (fast, run):
+                result, empty = function(x)
+                if resizes:
+                    empty.untyped_storage().resize_(64)
+                result.sum().backward()
+                found.append(weight.grad)
+                weight.grad = None
+            torch.testing.assert_close(*found, rtol=1e-3, atol=1e-4)
+        assert counts() == (2 * 10, 0)
+
+
 class TestSharedCode:
     """Layers that share their code are called in turn, and each call is expected after another."""
 
