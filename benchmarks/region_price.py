@@ -32,9 +32,13 @@ def measure(count: int) -> list[float]:
     import stand_in
     import torch
 
+    from rocm_autopatch import startup
+    from rocm_autopatch.graphs import training
+
+    if startup.release(torch.__version__) < (2, 6):
+        sys.exit(f"torch {torch.__version__} has no training graphs: it needs 2.6 or later")
     stand_in.install()
     stand_in.graphs_in_modes()
-    from rocm_autopatch.graphs import training
 
     class Layer(torch.nn.Module):
         def __init__(self) -> None:
@@ -98,7 +102,7 @@ def _time_calls(owner: Any, found: list[float]) -> None:
 
 
 def run_process(checkout: Path, layers: int, caches: str) -> list[float]:
-    """Let a process measure the package of a checkout."""
+    """Let a process measure the package of a checkout. Exits with its error, if it has one."""
     environ = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(checkout), str(checkout / "tests" / "graphs")]),
@@ -107,7 +111,9 @@ def run_process(checkout: Path, layers: int, caches: str) -> list[float]:
         "ROCM_AUTOPATCH": "off",
     }
     command = [sys.executable, __file__, "--measure", "--layers", str(layers)]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{checkout}: {(done.stderr.strip().splitlines() or ['it failed'])[-1]}")
     row: list[float] = json.loads(done.stdout.splitlines()[-1])
     return row
 
@@ -123,6 +129,11 @@ def main() -> None:
     if asked.measure:
         print(json.dumps(measure(asked.layers)))
         return
+    if asked.layers < 1 or asked.rounds < 1:
+        parser.error("--layers and --rounds are at least 1")
+    for one in asked.checkout:
+        if not (one / "tests" / "graphs" / "stand_in.py").is_file():
+            parser.error(f"{one} is no checkout: it has no tests/graphs/stand_in.py")
     rows: dict[Path, list[list[float]]] = {one: [] for one in asked.checkout}
     with tempfile.TemporaryDirectory() as caches:
         for _ in range(asked.rounds):

@@ -561,6 +561,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=500)
     parser.add_argument("--time", type=int, metavar="PROCESSES")
     asked = parser.parse_args()
+    for name in asked.only or ():
+        _, _, model = name.rpartition("-") if asked.time else ("", "", name)
+        if model not in NAMES or (asked.time and not name.startswith(("infer-", "train-"))):
+            parser.error(f"--only {name}: nothing is called so")
     asked.work.mkdir(parents=True, exist_ok=True)
     if asked.time:
         names = asked.only or TIMED

@@ -132,10 +132,8 @@ class _RegionPass(CallStrategy):
                 raise Refused(unfit)
             if capture.is_capturing():
                 raise Refused("another capture is under way and records these kernels")
-            free = [inputs[index] for index in self._free_indices(len(inputs))]
-            key = self._signatures.again(free)
-            if key is None:
-                key = self._signatures.of(free)
+            free = self._free_indices(len(inputs))
+            key = self._signatures.find([inputs[index] for index in free])
         except Refused as refused:
             record.count_plain_call(self.cache.row, str(refused))
             return self.call_plainly(None, inputs)

@@ -158,6 +158,11 @@ class SignatureLookup:
         count, alike, found = self._last
         return found if len(leaves) == count and alike(*leaves) else None
 
+    def find(self, leaves: list[object]) -> tuple[object, ...]:
+        """The signature of these leaves. Raises what :meth:`of` raises."""
+        found = self.again(leaves)
+        return self.of(leaves) if found is None else found
+
     def of(self, leaves: list[object]) -> tuple[object, ...]:
         """What :func:`signature` says of these leaves."""
         now = signature_of(leaves, self._strict)

@@ -264,7 +264,8 @@ class CompiledBackward:
         calls, forward = joined[0], joined[0].forward
         unfit = forward.unfit
         if not forward.has_graphs:
-            unfit = unfit or (None if calls.are_saved(inputs) else NO_FORWARD)
+            if not (unfit or calls.are_saved(inputs)):
+                unfit = NO_FORWARD
             # Other values may lie there when this call is over.
             forward.note_saved(set())
         return calls.run_list(inputs, unfit)

@@ -184,11 +184,11 @@ def addressed(leaf: Any, keeps: Any = None) -> Callable[[], Any]:
     """
     if not isinstance(leaf, torch.Tensor):
         return lambda: leaf
-    if not leaf.numel():
+    memory = leaf.untyped_storage()
+    if not memory.nbytes():
         return functools.partial(
             torch.empty_strided, leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device
         )
-    memory = leaf.untyped_storage()
     where = (memory.data_ptr(), memory.nbytes(), leaf.dtype, place_of(leaf), keeps)
     return functools.partial(_at, *where)
 
