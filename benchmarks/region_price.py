@@ -1,13 +1,15 @@
 # mypy: disable-error-code="import-not-found", allow-subclassing-any
 """What a replay of a compiled region costs the processor in training, without the graph itself.
 
-    python benchmarks/region_price.py [--checkout DIRECTORY ...] [--layers 12] [--rounds 3]
+    python benchmarks/region_price.py [--checkout DIRECTORY ...] [--layers 12] [--whole]
+        [--rounds 3]
 
 It needs torch, and no GPU: the stand-in of tests/graphs captures layers that share their code, and
 then each graph does nothing. What is left are the checks, the copies of arguments and the results.
-One process of each checkout after the other measures, in each round; without --checkout that is
-this one. The table has the microseconds of all replays of a step, and of one layer's forward and
-backward in the middle of the step: medians of the processes, and their quotients to the first one.
+With --whole, all layers are one region. One process of each checkout after the other measures, in
+each round; without --checkout that is this one. The table has the microseconds of all replays of a
+step, and of one region's forward and backward in the middle of the step: medians of the processes,
+and their quotients to the first one.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SIZE, WARM, STEPS = 32, 12, 200
 
 
-def measure(count: int) -> list[float]:
+def measure(count: int, whole: bool) -> list[float]:
     """Train so many layers in this process: microseconds of a step, a forward and a backward."""
     import stand_in
     import torch
@@ -53,14 +55,23 @@ def measure(count: int) -> list[float]:
             return x + self.maps[5](torch.nn.functional.gelu(self.maps[4](self.norms[1](x))))
 
     layers = torch.nn.ModuleList(Layer() for _ in range(count))
-    calls = [torch.compile(one, mode="reduce-overhead", dynamic=False) for one in layers]
     x, mask = torch.randn(2, 8, SIZE), torch.zeros(2, 8, 8)
 
-    def run_step() -> None:
+    def run_all(calls: Any) -> Any:
         result = x
         for call in calls:
             result = call(result, mask)
-        result.square().mean().backward()
+        return result
+
+    def compiled(function: Any) -> Any:
+        return torch.compile(function, mode="reduce-overhead", dynamic=False)
+
+    regions = 1 if whole else count
+    forward = compiled(run_all) if whole else run_all
+    calls = layers if whole else [compiled(one) for one in layers]
+
+    def run_step() -> None:
+        forward(calls).square().mean().backward()
         layers.zero_grad()
 
     for _ in range(WARM):
@@ -73,7 +84,7 @@ def measure(count: int) -> list[float]:
     for _ in range(STEPS):
         found.clear()
         run_step()
-        steps.append([sum(found), found[count // 2], found[count + count // 2]])
+        steps.append([sum(found), found[regions // 2], found[regions + regions // 2]])
     return [median(column) * 1e6 for column in zip(*steps[STEPS // 4 :])]
 
 
@@ -101,7 +112,7 @@ def _time_calls(owner: Any, found: list[float]) -> None:
     owner.__call__ = timed
 
 
-def run_process(checkout: Path, layers: int, caches: str) -> list[float]:
+def run_process(checkout: Path, layers: int, whole: bool, caches: str) -> list[float]:
     """Let a process measure the package of a checkout. Exits with its error, if it has one."""
     environ = {
         **os.environ,
@@ -111,6 +122,7 @@ def run_process(checkout: Path, layers: int, caches: str) -> list[float]:
         "ROCM_AUTOPATCH": "off",
     }
     command = [sys.executable, __file__, "--measure", "--layers", str(layers)]
+    command += ["--whole"] * whole
     done = subprocess.run(command, env=environ, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{checkout}: {(done.stderr.strip().splitlines() or ['it failed'])[-1]}")
@@ -123,11 +135,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The processor's price of a replayed region.")
     parser.add_argument("--checkout", type=Path, nargs="+", default=[ROOT])
     parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--whole", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.measure:
-        print(json.dumps(measure(asked.layers)))
+        print(json.dumps(measure(asked.layers, asked.whole)))
         return
     if asked.layers < 1 or asked.rounds < 1:
         parser.error("--layers and --rounds are at least 1")
@@ -138,7 +151,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as caches:
         for _ in range(asked.rounds):
             for checkout, found in rows.items():
-                found.append(run_process(checkout.resolve(), asked.layers, caches))
+                found.append(run_process(checkout.resolve(), asked.layers, asked.whole, caches))
     first: list[float] = []
     print("checkout: microseconds of a step's replays, of a forward, of a backward")
     for checkout, found in rows.items():

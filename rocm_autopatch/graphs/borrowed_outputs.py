@@ -10,8 +10,19 @@ memory counts. If something does, a plain call takes the replay's place.
 from __future__ import annotations
 
 import math
+import operator
 import sys
-from collections.abc import Callable, Container, Iterable, Mapping, MutableMapping, Sequence
+from collections import Counter
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Mapping,
+    MutableMapping,
+    Sequence,
+    Set,
+)
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +32,7 @@ from rocm_autopatch.graphs.buffers import (
     RESIZED,
     SAVED,
     GraphOutputs,
+    addresses_of,
     find_twins,
     is_only_of_python,
     move_together,
@@ -49,15 +61,43 @@ NEEDED = "what its forward saved or returned is still needed after it"
 Owners = MutableMapping[int, "BorrowedOutputs"]
 
 
+class SameTensors:
+    """Tensors of a graph that each caller gets themselves.
+
+    If nobody else has one, it is as good as new, and to make a new one takes longer.
+    """
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        self.tensors, self.ids = tensors, frozenset(map(id, tensors))
+        self._addresses = addresses_of(tensors)
+        self._memories = frozenset(map(storage_key, tensors))
+
+    def are_there(self) -> bool:
+        """Whether they are where they were: a hook of saved tensors may give one other memory."""
+        return [*map(torch.Tensor.data_ptr, self.tensors)] == self._addresses
+
+    def used_among(self, memories: Collection[int]) -> list[int]:
+        """Those of these memories in which one lies that somebody else has."""
+        tensors = self.tensors
+        if self._memories.isdisjoint(memories) or _count_users(tensors) <= len(tensors) * _ALONE:
+            return []
+        users = map(
+            operator.add, map(sys.getrefcount, tensors), map(torch.Tensor._use_count, tensors)
+        )
+        used = {one for one, number in zip(map(storage_key, tensors), users) if number > _ALONE}
+        return [*used.intersection(memories)]
+
+
 class BorrowedOutputs:
     """The results of a graph: *result*, a sequence of tensors and constants.
 
     *copied* are the indices of those that each caller gets a copy of, *shown* the indices of those
-    that the program may get. *fixed* has by the index of a leaf the tensor at a fixed place that
-    the graph was captured with: a result that shares its memory is made anew of the tensor of each
-    call, or is a copy of it. *holders* returns more tensors that may be results which the program
-    still holds, such as the gradient to which the next one is added. They are moved to memory of
-    their own at the next replay, unless something else shares their memory.
+    that the program may get, *saved* the indices of those that autograd keeps and nobody else: each
+    caller gets the same tensors. *fixed* has by the index of a leaf the tensor at a fixed place
+    that the graph was captured with: a result that shares its memory is made anew of the tensor of
+    each call, or is a copy of it. *holders* returns more tensors that may be results which the
+    program still holds, such as the gradient to which the next one is added. They are moved to
+    memory of their own at the next replay, unless something else shares their memory.
 
     Other results are not moved: autograd may have saved the tensor, or a view of it. If the program
     still holds one at the next replay, it gets copies from then on. Their indices are added to
@@ -71,6 +111,7 @@ class BorrowedOutputs:
         result: Sequence[object],
         copied: Container[int],
         shown: Container[int],
+        saved: Set[int],
         kept: set[int],
         fixed: Mapping[int, torch.Tensor],
         holders: Callable[[], Iterable[torch.Tensor]],
@@ -107,7 +148,7 @@ class BorrowedOutputs:
                 self.leaves[index] = None
         own = [index for index, leaf in enumerate(self.leaves) if isinstance(leaf, torch.Tensor)]
         self._shown = [index for index in own if index in shown]
-        self._seen_kept = kept
+        self._saved, self._seen_kept = saved - {*self._shown}, kept
         self._divide_results({index for index in own if index in copied})
         #: The addresses of what the program does not get.
         self.places = {self.leaves[index].data_ptr() for index in own if index not in shown}
@@ -117,8 +158,13 @@ class BorrowedOutputs:
         # Of these, what somebody may use: not what the last backward was the last one to read.
         self._asked = self._counts
         self._objects: dict[int, torch.UntypedStorage] = {}
-        # These objects and their addresses.
-        self._located: tuple[dict[int, torch.UntypedStorage], list[int]] = (self._objects, [])
+        # These objects, the memories that a program can resize, and their addresses.
+        self._located: tuple[dict[int, torch.UntypedStorage], list[int], list[int]]
+        self._located = self._objects, [], []
+        #: What callers get itself.
+        self.same = SameTensors([])
+        # Whether all was where it belongs when nobody could change that any more.
+        self._is_sound = False
         # The memory that the results lie in, the number of their graph in it, and what replays it.
         self._lend: tuple[GraphMemory, int, object] | None = None
         self._owners: Owners = {}
@@ -130,6 +176,9 @@ class BorrowedOutputs:
         self._handed_out, self._twins = find_twins(
             self.leaves, [one for one in own if one not in copied]
         )
+        same = self._saved - self._seen_kept
+        self._same = [index for index in self._handed_out if index in same]
+        self._fresh = [index for index in self._handed_out if index not in same]
         copies = [self.leaves[index] for index in self._copied]
         self._copies = GraphOutputs(copies, True, (), self._device)
 
@@ -153,7 +202,7 @@ class BorrowedOutputs:
 
     def lend(self) -> None:
         """Somebody may use the results now, though the graph was not replayed."""
-        self._asked = self._counts
+        self._asked, self._is_sound = self._counts, False
         if self._lend is not None:
             memory, order, _ = self._lend
             memory.lend(order, self)
@@ -191,12 +240,26 @@ class BorrowedOutputs:
         found, referred = {}, self.referred_memories()
         for memory in self.passing_memories():
             ones = [index for index, other in enumerate(where) if other == memory]
-            number = len({id(leaves[index]) for index in ones})
-            users = _count_users([leaves[index] for index in ones])
-            is_free = memory not in referred and users <= _ALONE * len(ones)
+            others = [index for index in ones if id(leaves[index]) not in self.same.ids]
+            number = len({id(leaves[index]) for index in others})
+            is_free = memory not in referred and self.are_alone(
+                self.same_in([memory]), [leaves[index] for index in others], len(ones) - len(others)
+            )
             if use_count(memory) <= self._counts[memory] + number and is_free:
                 found[memory] = number
         return found
+
+    def same_in(self, memories: Container[int]) -> list[int]:
+        """The indices of what callers get itself and lies there."""
+        return [index for index in self._same if storage_key(self.leaves[index]) in memories]
+
+    def are_alone(self, same: list[int], others: list[torch.Tensor], given: int) -> bool:
+        """Whether nobody has these results and *others* but one list of a call.
+
+        Of the results, it has *given*. All else that refers to them is here.
+        """
+        users = _count_users([self.leaves[index] for index in same]) + _count_users(others)
+        return users <= (len(same) + len(others)) * _ALONE + len(same) + given
 
     def let_go(
         self, memories: Iterable[int], leaves: list[Any], pool: CapturePool, order: int
@@ -227,8 +290,8 @@ class BorrowedOutputs:
             self._objects[name] = there[memory].untyped_storage()
             self._owners.pop(memory, None)
             self._owners[name] = self
-        self._locate()
         self._let_go.update(names.values())
+        self._locate()
         readers.watch_readers(self, pool)
         leaves[:] = _leaves_instead(leaves, there)
         return names
@@ -237,23 +300,31 @@ class BorrowedOutputs:
         """Why the graph must not be replayed any more; None if it may.
 
         A program may free or move the memory of a tensor: ``tensor.untyped_storage().resize_(0)``.
+        What is not owned can't be resized.
         """
-        objects, where = self._located
-        return None if _storage_addresses(objects) == where else RESIZED
+        return None if self._is_sound or self._are_there() else RESIZED
+
+    def _are_there(self) -> bool:
+        objects, memories, where = self._located
+        return _addresses(objects, memories) == where and self.same.are_there()
 
     def _locate(self) -> None:
-        self._located = self._objects, _storage_addresses(self._objects)
+        memories = [memory for memory in self._objects if memory not in self._let_go]
+        self._located = self._objects, memories, _addresses(self._objects, memories)
+        self.same = SameTensors([self.leaves[index] for index in self._same])
 
     def note_resized(self) -> bool:
         """Have what the program has resized copied by later graphs. False if some is saved."""
-        objects, where = self._located
+        objects, memories, where = self._located
         moved = {
             memory
-            for memory, before, now in zip(objects, where, _storage_addresses(objects))
+            for memory, before, now in zip(memories, where, _addresses(objects, memories))
             if before != now
         }
         changed = {one for one in self._handed_out if _memory_of(self.leaves[one]) in moved}
         self._seen_kept |= changed
+        if not self.same.are_there():
+            self._seen_kept.update(self._same)
         return changed <= set(self._shown)
 
     def result_memories(self) -> list[int]:
@@ -280,11 +351,11 @@ class BorrowedOutputs:
         self._counts = {one: most for one, most in self._counts.items() if one in used}
         self._asked = self._counts
         self._objects = {one: its for one, its in self._objects.items() if one in used}
-        self._locate()
         leaves = [leaf if _memory_of(leaf) in used else None for leaf in self.leaves]
         self._shown = [index for index in self._shown if leaves[index] is not None]
         self.leaves = leaves
         self._divide_results({index for index in self._copied if self.leaves[index] is not None})
+        self._locate()
         return self
 
     def count_of(self, pointer: int) -> int:
@@ -295,7 +366,8 @@ class BorrowedOutputs:
         """Whether something uses this memory, which is of one of the results."""
         # Of a graph that is gone, it may not be known.
         most = self._counts.get(pointer, -1)
-        return use_count(pointer) > most or pointer in self.referred_memories()
+        referred = use_count(pointer) > most or pointer in self.referred_memories()
+        return referred or bool(self.same.used_among([pointer]))
 
     def referred_memories(self) -> list[int]:
         """The memories to whose objects Python refers: a count of the memory may not tell."""
@@ -316,8 +388,15 @@ class BorrowedOutputs:
     def used_memories(self) -> list[int]:
         # In this order: what is asked for may become less at any time, and its objects after it.
         objects, asked = self._objects, self._asked
+        if not asked:
+            return []
         used = [memory for memory, most in asked.items() if use_count(memory) > most]
-        return used + _find_referred(objects, asked)
+        used += _find_referred(objects, asked)
+        used += self.same.used_among(asked)
+        if not used and asked is self._counts:
+            # Later, each look at a tensor takes longer: the processor has it in its cache now.
+            self._is_sound = self._are_there()
+        return used
 
     def used_of_gone(self) -> list[int]:
         if not self._let_go:
@@ -349,9 +428,9 @@ class BorrowedOutputs:
 
     def take(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
         """The result of the last replay, which was a call with *leaves*."""
-        self._asked = self._counts
+        self._asked, self._is_sound = self._counts, False
         given = list(self.leaves)
-        for index in self._handed_out:
+        for index in self._fresh:
             # With versions of its own: a change of one call's result is none of another's.
             given[index] = given[index].data
         if self._copied:
@@ -393,15 +472,15 @@ class AliasedInput:
         """The argument at its place; None if it can't be there now."""
         if leaf.data_ptr() == self._address:
             return leaf
-        one = self._owner.leaves[self._index]
+        memory = _memory_of(self._owner.leaves[self._index])
         if (
-            one is None
-            or self._owner.uses(storage_key(one))
+            memory is None
+            or self._owner.uses(memory)
             or self._owner.resized()
             or self._owner.overlaid()
         ):
             return None
-        there = view_at(one.data, self._dtype, self._place)
+        there = view_at(self._owner.leaves[self._index].data, self._dtype, self._place)
         there.copy_(leaf)
         # It may be saved for a backward, so nothing may overwrite it.
         self._owner.lend()
@@ -416,7 +495,9 @@ class DonatedInputs:
 
     def __init__(self, results: BorrowedOutputs, leaves: Sequence[Any]) -> None:
         self.results, self._memories = results, results.used_only_by(leaves)
-        self._expected: dict[int, int] = {}
+        # What they are called after let_go(), and the results' other memories, with how many
+        # references each has while no caller holds one.
+        self._names: list[int] = []
         self._others: dict[int, int] = {}
         #: Which leaves lie there.
         self.indices = [
@@ -424,15 +505,18 @@ class DonatedInputs:
             for index, leaf in enumerate(leaves)
             if type(leaf) in TENSORS and storage_key(leaf) in self._memories
         ]
+        # Of these, which ones are the results themselves in the last call; how many references each
+        # memory has then; the indices of what callers get itself; and those of the other leaves.
+        self._are_same: list[bool] | None = None
+        self._expected: dict[int, int] = {}
+        self._same: list[int] = []
+        self._other_indices: list[int] = []
 
     def let_go(self, leaves: list[Any], pool: CapturePool, order: int) -> None:
         """Let the graph with this order have the memory: only the captured arguments own it now."""
-        names = self.results.let_go(self._memories, leaves, pool, order)
-        self._expected = {
-            names[memory]: self.results.count_of(names[memory]) + number
-            for memory, number in self._memories.items()
-        }
-        self._others = self.results.counts_without(self._expected)
+        self._names = [*self.results.let_go(self._memories, leaves, pool, order).values()]
+        self._others = self.results.counts_without(self._names)
+        self._same = self.results.same_in(self._names)
 
     def note_replay(self) -> None:
         """A replay has overwritten it, after :meth:`held` has found no other user."""
@@ -440,13 +524,26 @@ class DonatedInputs:
 
     def held(self, leaves: Sequence[torch.Tensor]) -> str | None:
         """Why a backward with *leaves* must not overwrite it; None if it may."""
+        ids = map(id, map(leaves.__getitem__, self.indices))
+        are_same = [*map(self.results.same.ids.__contains__, ids)]
+        if are_same != self._are_same:
+            # Hooks of saved tensors may give others at the same places.
+            self._expect(leaves, are_same)
         held = [memory for memory, most in self._expected.items() if use_count(memory) > most]
         held += self._expected.keys() & self.results.referred_memories()
         if held:
             self.results.copy_from_now_on(held)
             return NEEDED
-        alone = len(self.indices) * _ALONE
-        return NEEDED if _count_users([leaves[i] for i in self.indices]) > alone else None
+        others = [leaves[index] for index in self._other_indices]
+        alone = self.results.are_alone(self._same, others, len(are_same) - len(others))
+        return None if alone else NEEDED
+
+    def _expect(self, leaves: Sequence[torch.Tensor], are_same: list[bool]) -> None:
+        others = [index for index, one in zip(self.indices, are_same) if not one]
+        where = {id(leaves[index]): storage_key(leaves[index]) for index in others}
+        number = Counter(where.values())
+        self._expected = {one: self.results.count_of(one) + number[one] for one in self._names}
+        self._are_same, self._other_indices = are_same, others
 
 
 def _find_referred(objects: Mapping[int, torch.UntypedStorage], among: Iterable[int]) -> list[int]:
@@ -454,14 +551,14 @@ def _find_referred(objects: Mapping[int, torch.UntypedStorage], among: Iterable[
     return [memory for memory, number in zip(among, numbers) if number > _UNREFERRED]
 
 
-def _storage_addresses(objects: Mapping[int, torch.UntypedStorage]) -> list[int]:
-    return [*map(torch.UntypedStorage.data_ptr, objects.values())]
+def _addresses(objects: Mapping[int, torch.UntypedStorage], memories: list[int]) -> list[int]:
+    return [*map(torch.UntypedStorage.data_ptr, map(objects.__getitem__, memories))]
 
 
 def _leaves_instead(leaves: Sequence[Any], there: Mapping[int, torch.Tensor]) -> list[Any]:
     """The leaves; for those in a memory of *there*, tensors at the same places in that tensor's."""
     new = {
-        id(leaf): view_at(there[storage_key(leaf)].data, leaf.dtype, place_of(leaf))
+        id(leaf): view_at(there[storage_key(leaf)].data, leaf.dtype, place_of(leaf)).data
         for leaf in leaves
         if type(leaf) in TENSORS and storage_key(leaf) in there
     }

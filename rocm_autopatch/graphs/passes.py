@@ -192,6 +192,8 @@ class ForwardPass(_RegionPass):
         self.backward_graphs: weakref.WeakSet[GraphCache] = weakref.WeakSet()
         #: The results that the program gets.
         self.shown: set[int] = set()
+        #: Those that autograd keeps, and nobody else. None is a result of an autograd function.
+        self.same: set[int] = set()
         #: Why neither it nor its backward may have graphs.
         self.unfit: str | None = None
         #: The addresses of what replays save for the backward, and of all that stays where it is.
@@ -251,7 +253,9 @@ class ForwardPass(_RegionPass):
             for index in self.shown - lent
             if type(result[index]) not in TENSORS or storage_key(result[index]) not in taken
         }
-        outputs = BorrowedOutputs(result, copied, self.shown, self.kept, places, tuple, device)
+        outputs = BorrowedOutputs(
+            *(result, copied, self.shown, self.same, self.kept, places, tuple, device)
+        )
         outputs.for_backward = True
         return outputs
 
@@ -437,7 +441,7 @@ class BackwardPass(_RegionPass):
         }
         all_ = set(range(len(result)))
         holders = functools.partial(_find_gradients, weakref.ref(self.region))
-        return BorrowedOutputs(result, all_ - kept, all_, self.kept, places, holders, device)
+        return BorrowedOutputs(result, all_ - kept, all_, set(), self.kept, places, holders, device)
 
     def retries(self, error: Exception) -> bool:
         # It is tried once more, in other memory.

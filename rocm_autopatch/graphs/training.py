@@ -178,8 +178,8 @@ class _LastForward(threading.local):
     """Of the last plain call of a forward in this thread."""
 
     def __init__(self) -> None:
-        #: By index the memory and the address of each result that is no input.
-        self.made: dict[int, tuple[int, int]] = {}
+        #: By index each result that is no input, with its memory and its address.
+        self.made: dict[int, tuple[int, int, weakref.ref[torch.Tensor]]] = {}
         #: The addresses of inputs that are results, and those of what stays where it is.
         self.passed: set[int] = set()
         self.fixed: set[int] = set()
@@ -211,7 +211,7 @@ class CompiledForward:
         del stay
         result = self.calls.run_list(inputs)
         last.made = {
-            index: (storage_key(leaf), leaf.data_ptr())
+            index: (storage_key(leaf), leaf.data_ptr(), weakref.ref(leaf))
             for index, leaf in enumerate(result)
             if type(leaf) in TENSORS and storage_key(leaf) not in given
         }
@@ -219,7 +219,8 @@ class CompiledForward:
         passed = {leaf.data_ptr() for index, leaf in tensors.items() if index not in last.made}
         last.passed = passed - last.fixed
         # A checkpoint ends the program's call here, once all is saved again that it needs.
-        self.calls.note_saved({place for _, place in last.made.values()} | last.passed, last.fixed)
+        places = {place for _, place, _ in last.made.values()}
+        self.calls.note_saved(places | last.passed, last.fixed)
         return result
 
     def returned(self, result: object, args: Sequence[object]) -> None:
@@ -232,8 +233,10 @@ class CompiledForward:
         ]
         kept = {storage_key(one) for one in tensors}
         calls = self.calls
-        calls.shown |= {index for index, (memory, _) in made.items() if memory in kept}
-        own = {address for memory, address in made.values() if memory not in kept}
+        calls.shown |= {index for index, (memory, _, _) in made.items() if memory in kept}
+        # What an argument gets has a history, or is gone already.
+        calls.same = {index for index, (_, _, leaf) in made.items() if _is_only_saved(leaf())}
+        own = {address for memory, address, _ in made.values() if memory not in kept}
         calls.note_saved(own | self._last.passed, self._last.fixed)
         await_backward(calls)
 
@@ -306,6 +309,10 @@ class CompiledBackward:
         if forward.has_graphs:
             end_waiting(forward)
         return joined
+
+
+def _is_only_saved(leaf: torch.Tensor | None) -> bool:
+    return leaf is not None and not leaf.requires_grad
 
 
 def _current_compile() -> object:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import gc
 import random
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -260,6 +261,130 @@ def test_an_argument_lies_where_a_backward_has_read() -> None:
     layers.check(run_apart)
     # The second layer's are replays. The first one's would overwrite what the second has saved.
     assert (counts()[0] - before[0], counts()[1] - before[1]) == (2, 2)
+
+
+class TestSavedValues:
+    """A forward saves the same tensors in each step, if nobody else has one, and others if not."""
+
+    def step(
+        self, layers: Layers, pack: Callable[[Any], Any] = lambda one: one
+    ) -> list[weakref.ref[Any]]:
+        """Make a step. Returns what layers have saved, without arguments and weights."""
+        x = batch()
+        weights = {id(weight) for one in layers.fast for weight in one.parameters()}
+        seen: list[weakref.ref[Any]] = []
+
+        def packed(one: Any) -> Any:
+            if one is x or id(one) in weights:
+                return one
+            one = pack(one)
+            seen.append(weakref.ref(one))
+            return one
+
+        def run(each: list[Any]) -> Any:
+            if each is not layers.fast:
+                return trained(each, x)
+            with torch.autograd.graph.saved_tensors_hooks(packed, lambda one: one):
+                result = through(each, x)
+            loss = result.square().mean()
+            loss.backward()
+            return loss.detach()
+
+        layers.check(run)
+        layers.end_step()
+        return seen
+
+    def ready(self) -> Layers:
+        layers = Layers(2)
+        for _ in range(5):
+            self.step(layers)
+        return layers
+
+    def test_they_are_the_same(self) -> None:
+        layers = self.ready()
+        first, second = (self.step(layers) for _ in range(2))
+        same = [one() is other() for one, other in zip(first, second) if one() is not None]
+        # A layer's result is no such value.
+        assert len(same) >= 4
+        assert all(same)
+        assert counts()[1] == 0
+
+    def test_one_that_is_kept(self) -> None:
+        """It is not overwritten. Once nobody keeps it, there are replays again."""
+        layers, kept = self.ready(), list[Any]()
+
+        def keep(one: Any) -> Any:
+            kept.append(one)
+            return one
+
+        self.step(layers, keep)
+        before = [one.clone() for one in kept]
+        plain = counts()[1]
+        # No backward overwrites them, and no forward.
+        assert plain == 2
+        self.step(layers)
+        torch.testing.assert_close(kept, before, rtol=0, atol=0)
+        assert counts()[1] == plain + 4
+        kept.clear()
+        for _ in range(2):
+            self.step(layers)
+        replays, plain = counts()
+        for _ in range(2):
+            self.step(layers)
+        assert (counts()[0] - replays, counts()[1] - plain) == (2 * 4, 0)
+
+    def test_other_tensors_at_the_same_places(self) -> None:
+        """A checkpoint saves others, and so do hooks. That may change from step to step."""
+        layers = self.ready()
+
+        def detached(one: Any, when: int) -> Any:
+            return one.detach() if when == 2 or (when and one.shape[-1] == 20) else one
+
+        for number in (0, 1, 2, 0, 2, 1, 0):
+            self.step(layers, partial(detached, when=number))
+        assert counts()[1] == 0
+
+    @pytest.mark.parametrize("steps", [1, 4])
+    def test_one_gets_other_memory(self, steps: int) -> None:
+        """The next steps save others, in replays. If each step moves them, forwards are replays."""
+        layers = self.ready()
+
+        def moved(one: Any) -> Any:
+            one.data = one.data.clone()
+            return one
+
+        for _ in range(steps):
+            self.step(layers, moved)
+        dropped = sum(record.finished_row(row)["dropped"] for row in record._rows)
+        assert dropped <= 2 * 2
+        for _ in range(4):
+            self.step(layers)
+        replays, plain = counts()
+        for _ in range(2):
+            self.step(layers)
+        assert (counts()[0] - replays, counts()[1] - plain) == (2 * 4, 0)
+
+    def test_what_an_argument_gets(self) -> None:
+        """It has a history, which would keep all that is saved."""
+        weight = torch.nn.Parameter(torch.randn(16, 16, device=GPU))
+
+        def run(x: Any) -> Any:
+            made = (x * 2).tanh() @ weight
+            x.copy_(made)
+            return made
+
+        fast = torch.compile(run, mode="reduce-overhead")
+        for number in range(10):
+            x, found = batch().requires_grad_(), []
+            for function in (fast, run):
+                given = x * 1
+                loss = (function(given).mul_(2) + given).square().mean()
+                # The last ones have no backward.
+                wanted = torch.autograd.grad(loss, (x, weight)) if number < 6 else ()
+                found.append((loss.detach(), *wanted))
+                del given, loss
+            torch.testing.assert_close(*found, rtol=1e-3, atol=1e-4)
+        assert counts() == (4 + 4 + 4, 0)
 
 
 class TestEmptyResults:

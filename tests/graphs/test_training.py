@@ -691,7 +691,7 @@ def test_a_result_in_the_memory_of_an_argument(apart: bool) -> None:
     whole, words = argument.view(2, 4), argument.view(torch.int32)[2:6]
     copied = {0, 1} if apart else ()
     results = borrowed_outputs.BorrowedOutputs(
-        [whole, words], copied, (), set(), {3: argument}, tuple, GPU
+        [whole, words], copied, (), set(), set(), {3: argument}, tuple, GPU
     )
     del whole, words
     results.count_owners(())
