@@ -468,6 +468,37 @@ def test_checkpoints(seen: Seen, reentrant: bool) -> None:
     assert min(row["replays"] for row in seen()) == 5
 
 
+class Summed(torch.nn.Module):
+    """Its backward needs no argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(16))
+
+    def forward(self, x: Any) -> Any:
+        return (x.sum(0) * self.weight).tanh()
+
+
+@NO_BACKWARD
+def test_a_checkpoint_of_what_saves_no_argument(seen: Seen) -> None:
+    pair = Pair(Summed())
+    between: list[Any] = []
+
+    def step(function: Any) -> Any:
+        result = checkpoint(function, x, use_reentrant=False)
+        # What is saved again does not lie where it was saved before.
+        between.extend(torch.empty(16, device=GPU) for _ in range(20))
+        loss = result.square().mean()
+        loss.backward()
+        return loss.detach()
+
+    for _ in range(7):
+        x = batch().requires_grad_()
+        pair.both(step)
+        pair.step()
+    assert min(row["replays"] for row in seen()) >= 4
+
+
 def test_saved_tensors_elsewhere(seen: Seen) -> None:
     """A hook moves what is saved, as torch.autograd.graph.save_on_cpu does."""
     pair = Pair()
