@@ -3,9 +3,11 @@
 A "capture" on it runs the function and then undoes its writes to tensors. A "replay" runs the
 function again and copies into the results of the capture. This shows which calls are captured,
 replayed, refused and dropped, and that arguments are copied in and results are copied out. It shows
-nothing about CUDA or HIP: no streams, no illegal operations. Of the memory pool it shows the worst:
-a replay spoils all that may lie in what was free at its own capture. That is the results of all
-graphs that were captured later in the same memory, and what nobody owned any more.
+nothing about CUDA or HIP: no streams, no illegal operations. Nor does it show captures while other
+threads work: it undoes their writes, too, and Python itself fails (SystemError, or worse) where
+gc.get_objects() finds a tuple that another thread still makes. Of the memory pool it shows the
+worst: a replay spoils all that may lie in what was free at its own capture. That is the results of
+all graphs that were captured later in the same memory, and what nobody owned any more.
 """
 
 from __future__ import annotations
