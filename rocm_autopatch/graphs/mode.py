@@ -166,7 +166,7 @@ class CompiledRegion:
             try:
                 if capture.is_capturing():
                     raise Refused("another capture is under way and records these kernels")
-                key = signatures.find([args[index] for index in keyed])
+                key = signatures.find_signature([args[index] for index in keyed])
             except Refused as refused:
                 record.count_plain_call(graphs.row, str(refused))
                 return compiled(*args)

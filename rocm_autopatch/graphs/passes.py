@@ -133,7 +133,7 @@ class _RegionPass(CallStrategy):
             if capture.is_capturing():
                 raise Refused("another capture is under way and records these kernels")
             free = self._free_indices(len(inputs))
-            key = self._signatures.find([inputs[index] for index in free])
+            key = self._signatures.find_signature([inputs[index] for index in free])
         except Refused as refused:
             record.count_plain_call(self.cache.row, str(refused))
             return self.call_plainly(None, inputs)

@@ -158,7 +158,7 @@ class SignatureLookup:
         count, alike, found = self._last
         return found if len(leaves) == count and alike(*leaves) else None
 
-    def find(self, leaves: list[object]) -> tuple[object, ...]:
+    def find_signature(self, leaves: list[object]) -> tuple[object, ...]:
         """The signature of these leaves. Raises what :meth:`of` raises."""
         found = self.again(leaves)
         return self.of(leaves) if found is None else found

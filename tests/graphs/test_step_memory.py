@@ -300,6 +300,12 @@ class TestSavedValues:
             self.step(layers)
         return layers
 
+    def check_replays(self, layers: Layers) -> None:
+        replays, plain = counts()
+        for _ in range(2):
+            self.step(layers)
+        assert (counts()[0] - replays, counts()[1] - plain) == (2 * 4, 0)
+
     def test_they_are_the_same(self) -> None:
         layers = self.ready()
         first, second = (self.step(layers) for _ in range(2))
@@ -328,10 +334,7 @@ class TestSavedValues:
         kept.clear()
         for _ in range(2):
             self.step(layers)
-        replays, plain = counts()
-        for _ in range(2):
-            self.step(layers)
-        assert (counts()[0] - replays, counts()[1] - plain) == (2 * 4, 0)
+        self.check_replays(layers)
 
     def test_other_tensors_at_the_same_places(self) -> None:
         """A checkpoint saves others, and so do hooks. That may change from step to step."""
@@ -359,10 +362,7 @@ class TestSavedValues:
         assert dropped <= 2 * 2
         for _ in range(4):
             self.step(layers)
-        replays, plain = counts()
-        for _ in range(2):
-            self.step(layers)
-        assert (counts()[0] - replays, counts()[1] - plain) == (2 * 4, 0)
+        self.check_replays(layers)
 
     def test_what_an_argument_gets(self) -> None:
         """It has a history, which would keep all that is saved."""

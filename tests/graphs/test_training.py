@@ -452,22 +452,6 @@ OLD = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 9)
 NO_BACKWARD = pytest.mark.skipif(OLD, reason="before torch 2.9 no backward of it has a graph")
 
 
-@pytest.mark.parametrize("reentrant", [pytest.param(False, marks=NO_BACKWARD), True])
-def test_checkpoints(seen: Seen, reentrant: bool) -> None:
-    pair = Pair()
-
-    def step(function: Any) -> Any:
-        loss = checkpoint(function, x, use_reentrant=reentrant).square().mean()
-        loss.backward()
-        return loss.detach()
-
-    for _ in range(7):
-        x = batch().requires_grad_()
-        pair.both(step)
-        pair.step()
-    assert min(row["replays"] for row in seen()) == 5
-
-
 class Summed(torch.nn.Module):
     """Its backward needs no argument."""
 
@@ -479,13 +463,20 @@ class Summed(torch.nn.Module):
         return (x.sum(0) * self.weight).tanh()
 
 
-@NO_BACKWARD
-def test_a_checkpoint_of_what_saves_no_argument(seen: Seen) -> None:
-    pair = Pair(Summed())
+@pytest.mark.parametrize(
+    ("make", "reentrant", "replays"),
+    [
+        pytest.param(Net, False, 4, marks=NO_BACKWARD),
+        (Net, True, 5),
+        pytest.param(Summed, False, 4, marks=NO_BACKWARD),
+    ],
+)
+def test_checkpoints(seen: Seen, make: Any, reentrant: bool, replays: int) -> None:
+    pair = Pair(make())
     between: list[Any] = []
 
     def step(function: Any) -> Any:
-        result = checkpoint(function, x, use_reentrant=False)
+        result = checkpoint(function, x, use_reentrant=reentrant)
         # What is saved again does not lie where it was saved before.
         between.extend(torch.empty(16, device=GPU) for _ in range(20))
         loss = result.square().mean()
@@ -496,7 +487,7 @@ def test_a_checkpoint_of_what_saves_no_argument(seen: Seen) -> None:
         x = batch().requires_grad_()
         pair.both(step)
         pair.step()
-    assert min(row["replays"] for row in seen()) >= 4
+    assert min(row["replays"] for row in seen()) >= replays
 
 
 def test_saved_tensors_elsewhere(seen: Seen) -> None:
