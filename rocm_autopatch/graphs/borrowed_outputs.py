@@ -79,7 +79,10 @@ class SameTensors:
     def used_among(self, memories: Collection[int]) -> list[int]:
         """Those of these memories in which one lies that somebody else has."""
         tensors = self.tensors
-        if self._memories.isdisjoint(memories) or _count_users(tensors) <= len(tensors) * _ALONE:
+        # Only who has none has none at once.
+        if not tensors or self._memories.isdisjoint(memories):
+            return []
+        if _count_users(tensors) <= len(tensors) * _ALONE:
             return []
         users = map(
             operator.add, map(sys.getrefcount, tensors), map(torch.Tensor._use_count, tensors)
@@ -127,9 +130,10 @@ class BorrowedOutputs:
         #: Whether a replay that would overwrite them found them in use since this was set to False.
         self.in_the_way = False
         owners = {storage_key(tensor): index for index, tensor in fixed.items()}
-        # By index: the leaf whose memory it shares, dtype, where in it (None: where the leaf is),
-        # and whether it is copied.
-        self._through: list[tuple[int, int, torch.dtype, Place | None, bool]] = []
+        # By index: the leaf whose memory it shares, dtype, where in it, and whether it is copied.
+        self._through: list[tuple[int, int, torch.dtype, Place, bool]] = []
+        # Of those that are that leaf: its index.
+        self._passed_on: list[tuple[int, int]] = []
         #: Of those that the program does not get: that leaf, and the address.
         self.passed: list[tuple[int, int]] = []
         for index, leaf in enumerate(self.leaves):
@@ -140,8 +144,10 @@ class BorrowedOutputs:
             if owner is not None and leaf.numel():
                 there, place = fixed[owner], place_of(leaf)
                 is_same = leaf.dtype == there.dtype and place == place_of(there)
-                where = None if is_same else place
-                self._through.append((index, owner, leaf.dtype, where, index in copied))
+                if is_same and index not in copied:
+                    self._passed_on.append((index, owner))
+                else:
+                    self._through.append((index, owner, leaf.dtype, place, index in copied))
                 if index not in shown:
                     self.passed.append((owner, leaf.data_ptr()))
                 # A graph keeps no weight alive, and is no user of what another one has saved.
@@ -152,19 +158,20 @@ class BorrowedOutputs:
         self._divide_results({index for index in own if index in copied})
         #: The addresses of what the program does not get.
         self.places = {self.leaves[index].data_ptr() for index in own if index not in shown}
-        # By memory: how many references there are while no caller holds one, and Python's object
-        # for it.
-        self._counts: dict[int, int] = {}
+        #: By memory: how many references there are while no caller holds one, and Python's object
+        #: for it.
+        self.counts: dict[int, int] = {}
+        self.objects: dict[int, torch.UntypedStorage] = {}
         # Of these, what somebody may use: not what the last backward was the last one to read.
-        self._asked = self._counts
-        self._objects: dict[int, torch.UntypedStorage] = {}
+        self._asked = self.counts
         # These objects, the memories that a program can resize, and their addresses.
         self._located: tuple[dict[int, torch.UntypedStorage], list[int], list[int]]
-        self._located = self._objects, [], []
+        self._located = self.objects, [], []
         #: What callers get itself.
         self.same = SameTensors([])
-        # Whether all was where it belongs when nobody could change that any more.
-        self._is_sound = False
+        # Whether memories, and these tensors, were where they belong when nobody could change that
+        # any more.
+        self._is_sound = self._is_same_sound = False
         # The memory that the results lie in, the number of their graph in it, and what replays it.
         self._lend: tuple[GraphMemory, int, object] | None = None
         self._owners: Owners = {}
@@ -189,23 +196,26 @@ class BorrowedOutputs:
         """
         tensors = [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
         own = own_references([*tensors, *self._copies.own_tensors(), *given])
-        self._counts = {storage_key(leaf): own[storage_key(leaf)] + _OF_PYTHON for leaf in tensors}
-        self._asked = self._counts
-        self._objects = {storage_key(leaf): leaf.untyped_storage() for leaf in tensors}
+        self.counts = {storage_key(leaf): own[storage_key(leaf)] + _OF_PYTHON for leaf in tensors}
+        self._asked = self.counts
+        self.objects = {storage_key(leaf): leaf.untyped_storage() for leaf in tensors}
         self._locate()
 
     def own(self, owners: Owners, memory: GraphMemory, order: int, graph: object) -> None:
         """Be found by the memory of the results, of *graph* with this number in *memory*."""
         self._lend, self._owners = (memory, order, graph), owners
-        for pointer in self._counts:
+        for pointer in self.counts:
             owners[pointer] = self
 
     def lend(self) -> None:
         """Somebody may use the results now, though the graph was not replayed."""
-        self._asked, self._is_sound = self._counts, False
+        self._note_users()
         if self._lend is not None:
             memory, order, _ = self._lend
             memory.lend(order, self)
+
+    def _note_users(self) -> None:
+        self._asked, self._is_sound, self._is_same_sound = self.counts, False, False
 
     def overlaid(self) -> str | None:
         """Why nothing may be written to the results: others are in use, and may lie there, too.
@@ -230,9 +240,9 @@ class BorrowedOutputs:
 
         What is not owned can't be resized by the program. So small ones stay owned.
         """
-        small = {one for one in self._shown_memories() if self._objects[one].nbytes() < _SMALL}
+        small = {one for one in self._shown_memories() if self.objects[one].nbytes() < _SMALL}
         copied = {storage_key(self.leaves[index]) for index in self._copied}
-        return self._counts.keys() - copied - small
+        return self.counts.keys() - copied - small
 
     def used_only_by(self, leaves: Sequence[Any]) -> dict[int, int]:
         """The memories of results that only *leaves* use, with the number of tensors there."""
@@ -245,7 +255,7 @@ class BorrowedOutputs:
             is_free = memory not in referred and self.are_alone(
                 self.same_in([memory]), [leaves[index] for index in others], len(ones) - len(others)
             )
-            if use_count(memory) <= self._counts[memory] + number and is_free:
+            if use_count(memory) <= self.counts[memory] + number and is_free:
                 found[memory] = number
         return found
 
@@ -285,9 +295,9 @@ class BorrowedOutputs:
         names = {memory: storage_key(leaf) for memory, leaf in there.items()}
         own = own_references(leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor))
         for memory, name in names.items():
-            del self._counts[memory], self._objects[memory]
-            self._counts[name] = own[name] + _OF_PYTHON
-            self._objects[name] = there[memory].untyped_storage()
+            del self.counts[memory], self.objects[memory]
+            self.counts[name] = own[name] + _OF_PYTHON
+            self.objects[name] = there[memory].untyped_storage()
             self._owners.pop(memory, None)
             self._owners[name] = self
         self._let_go.update(names.values())
@@ -302,15 +312,16 @@ class BorrowedOutputs:
         A program may free or move the memory of a tensor: ``tensor.untyped_storage().resize_(0)``.
         What is not owned can't be resized.
         """
-        return None if self._is_sound or self._are_there() else RESIZED
+        is_sound = self._is_sound or self._are_there()
+        return None if is_sound and (self._is_same_sound or self.same.are_there()) else RESIZED
 
     def _are_there(self) -> bool:
         objects, memories, where = self._located
-        return _addresses(objects, memories) == where and self.same.are_there()
+        return _addresses(objects, memories) == where
 
     def _locate(self) -> None:
-        memories = [memory for memory in self._objects if memory not in self._let_go]
-        self._located = self._objects, memories, _addresses(self._objects, memories)
+        memories = [memory for memory in self.objects if memory not in self._let_go]
+        self._located = self.objects, memories, _addresses(self.objects, memories)
         self.same = SameTensors([self.leaves[index] for index in self._same])
 
     def note_resized(self) -> bool:
@@ -329,7 +340,7 @@ class BorrowedOutputs:
 
     def result_memories(self) -> list[int]:
         """What results lie in."""
-        return [*self._counts]
+        return [*self.counts]
 
     def only_shown_in_use(self) -> bool:
         """Whether all that is in use is what the program got, and nothing is saved for later."""
@@ -345,12 +356,12 @@ class BorrowedOutputs:
         A garbage collection may call it while another method is under way: no dictionary changes.
         """
         used = set(self.used_memories())
-        for memory in self._counts.keys() - used:
+        for memory in self.counts.keys() - used:
             if self._owners.get(memory) is self:
                 del self._owners[memory]
-        self._counts = {one: most for one, most in self._counts.items() if one in used}
-        self._asked = self._counts
-        self._objects = {one: its for one, its in self._objects.items() if one in used}
+        self.counts = {one: most for one, most in self.counts.items() if one in used}
+        self._asked = self.counts
+        self.objects = {one: its for one, its in self.objects.items() if one in used}
         leaves = [leaf if _memory_of(leaf) in used else None for leaf in self.leaves]
         self._shown = [index for index in self._shown if leaves[index] is not None]
         self.leaves = leaves
@@ -358,44 +369,36 @@ class BorrowedOutputs:
         self._locate()
         return self
 
-    def count_of(self, pointer: int) -> int:
-        """How many references this memory has while no caller holds one."""
-        return self._counts[pointer]
-
     def uses(self, pointer: int) -> bool:
         """Whether something uses this memory, which is of one of the results."""
         # Of a graph that is gone, it may not be known.
-        most = self._counts.get(pointer, -1)
+        most = self.counts.get(pointer, -1)
         referred = use_count(pointer) > most or pointer in self.referred_memories()
         return referred or bool(self.same.used_among([pointer]))
 
     def referred_memories(self) -> list[int]:
         """The memories to whose objects Python refers: a count of the memory may not tell."""
-        return _find_referred(self._objects, self._objects)
+        return _find_referred(self.objects, self.objects)
 
-    def counts_without(self, memories: Container[int]) -> dict[int, int]:
-        """The other memories, with how many references each has while no caller holds one."""
-        return {one: most for one, most in self._counts.items() if one not in memories}
-
-    def note_last_reader(self, others: dict[int, int]) -> None:
+    def note_last_reader(self, others: dict[int, int], has_same: bool) -> None:
         """A replay was the only one that had all memories but *others*, and it is over.
 
-        Until a replay of their own graph, nobody can use them.
+        Until a replay of their own graph, nobody can use them. With *has_same* it had all tensors
+        that callers get itself, too, where they belong.
         """
-        counts = self._counts
+        counts = self.counts
         self._asked = {one: most for one, most in others.items() if one in counts}
+        self._is_same_sound = has_same
 
     def used_memories(self) -> list[int]:
         # In this order: what is asked for may become less at any time, and its objects after it.
-        objects, asked = self._objects, self._asked
+        objects, asked = self.objects, self._asked
         if not asked:
             return []
-        used = [memory for memory, most in asked.items() if use_count(memory) > most]
-        used += _find_referred(objects, asked)
-        used += self.same.used_among(asked)
-        if not used and asked is self._counts:
+        used = find_used(asked, objects) + self.same.used_among(asked)
+        if not used and asked is self.counts:
             # Later, each look at a tensor takes longer: the processor has it in its cache now.
-            self._is_sound = self._are_there()
+            self._is_sound, self._is_same_sound = self._are_there(), self.same.are_there()
         return used
 
     def used_of_gone(self) -> list[int]:
@@ -411,7 +414,7 @@ class BorrowedOutputs:
         self.in_the_way = True
         referred = self.referred_memories()
         for memory, tensors in self._movable_by_memory(held).items():
-            is_alone = use_count(memory) == self._counts.get(memory, -1) + len(tensors)
+            is_alone = use_count(memory) == self.counts.get(memory, -1) + len(tensors)
             if is_alone and memory not in referred:
                 move_together(tensors)
         held = self.used_memories()
@@ -428,7 +431,7 @@ class BorrowedOutputs:
 
     def take(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
         """The result of the last replay, which was a call with *leaves*."""
-        self._asked, self._is_sound = self._counts, False
+        self._note_users()
         given = list(self.leaves)
         for index in self._fresh:
             # With versions of its own: a change of one call's result is none of another's.
@@ -438,8 +441,10 @@ class BorrowedOutputs:
                 given[index] = copy
         for index, first in self._twins:
             given[index] = given[first]
+        for index, owner in self._passed_on:
+            given[index] = leaves[owner]
         for index, owner, dtype, where, copied in self._through:
-            there = leaves[owner] if where is None else view_at(leaves[owner], dtype, where)
+            there = view_at(leaves[owner], dtype, where)
             given[index] = there.clone() if copied else there
         return tuple(given)
 
@@ -495,8 +500,7 @@ class DonatedInputs:
 
     def __init__(self, results: BorrowedOutputs, leaves: Sequence[Any]) -> None:
         self.results, self._memories = results, results.used_only_by(leaves)
-        # What they are called after let_go(), and the results' other memories, with how many
-        # references each has while no caller holds one.
+        # What they are called after let_go(), and the results' other memories.
         self._names: list[int] = []
         self._others: dict[int, int] = {}
         #: Which leaves lie there.
@@ -505,9 +509,14 @@ class DonatedInputs:
             for index, leaf in enumerate(leaves)
             if type(leaf) in TENSORS and storage_key(leaf) in self._memories
         ]
-        # Of these, which ones are the results themselves in the last call; how many references each
-        # memory has then; the indices of what callers get itself; and those of the other leaves.
+        # Of these, which ones are the results themselves in the last call, and which results they
+        # are if all are.
         self._are_same: list[bool] | None = None
+        self._positions: list[int] | None = None
+        # Whether they were, and are all that callers get itself.
+        self._has_same = False
+        # How many references each memory has then if nobody else has it; the indices of what
+        # callers get itself; and those of the other leaves.
         self._expected: dict[int, int] = {}
         self._same: list[int] = []
         self._other_indices: list[int] = []
@@ -515,44 +524,73 @@ class DonatedInputs:
     def let_go(self, leaves: list[Any], pool: CapturePool, order: int) -> None:
         """Let the graph with this order have the memory: only the captured arguments own it now."""
         self._names = [*self.results.let_go(self._memories, leaves, pool, order).values()]
-        self._others = self.results.counts_without(self._names)
+        self._others = _without(self.results.counts, self._names)
         self._same = self.results.same_in(self._names)
 
     def note_replay(self) -> None:
         """A replay has overwritten it, after :meth:`held` has found no other user."""
-        self.results.note_last_reader(self._others)
+        # What a backward is given of its forward is where it belongs.
+        self.results.note_last_reader(self._others, self._has_same)
 
     def held(self, leaves: Sequence[torch.Tensor]) -> str | None:
         """Why a backward with *leaves* must not overwrite it; None if it may."""
-        ids = map(id, map(leaves.__getitem__, self.indices))
-        are_same = [*map(self.results.same.ids.__contains__, ids)]
-        if are_same != self._are_same:
+        given = [leaves[index] for index in self.indices]
+        results, positions = self.results, self._positions
+        is_known = positions is not None and all(
+            map(operator.is_, given, map(results.leaves.__getitem__, positions))
+        )
+        self._has_same = is_known and len(self.indices) == len(results.same.ids)
+        if not is_known:
             # Hooks of saved tensors may give others at the same places.
-            self._expect(leaves, are_same)
-        held = [memory for memory, most in self._expected.items() if use_count(memory) > most]
-        held += self._expected.keys() & self.results.referred_memories()
+            are_same = [*map(results.same.ids.__contains__, map(id, given))]
+            if are_same != self._are_same:
+                self._expect(given, are_same)
+        del given
+        held = find_used(self._expected, results.objects)
         if held:
-            self.results.copy_from_now_on(held)
+            results.copy_from_now_on(held)
             return NEEDED
         others = [leaves[index] for index in self._other_indices]
-        alone = self.results.are_alone(self._same, others, len(are_same) - len(others))
-        return None if alone else NEEDED
+        number = len(self.indices) - len(others)
+        return None if results.are_alone(self._same, others, number) else NEEDED
 
-    def _expect(self, leaves: Sequence[torch.Tensor], are_same: list[bool]) -> None:
-        others = [index for index, one in zip(self.indices, are_same) if not one]
-        where = {id(leaves[index]): storage_key(leaves[index]) for index in others}
+    def _expect(self, given: Sequence[torch.Tensor], are_same: list[bool]) -> None:
+        where = {id(one): storage_key(one) for one, same in zip(given, are_same) if not same}
         number = Counter(where.values())
-        self._expected = {one: self.results.count_of(one) + number[one] for one in self._names}
-        self._are_same, self._other_indices = are_same, others
+        self._expected = {one: self.results.counts[one] + number[one] for one in self._names}
+        self._are_same = are_same
+        self._other_indices = [one for one, same in zip(self.indices, are_same) if not same]
+        self._positions = None
+        if all(are_same):
+            at = {id(self.results.leaves[index]): index for index in self._same}
+            positions = [at[id(one)] for one in given]
+            self._positions = positions if len({*positions}) == len(positions) else None
 
 
-def _find_referred(objects: Mapping[int, torch.UntypedStorage], among: Iterable[int]) -> list[int]:
+def find_used(counts: Mapping[int, int], objects: Mapping[int, torch.UntypedStorage]) -> list[int]:
+    """The memories with more references than these *counts*, or to whose object Python refers."""
+    used = [memory for memory, most in counts.items() if use_count(memory) > most]
+    return used + _find_referred(objects, counts)
+
+
+def _find_referred(
+    objects: Mapping[int, torch.UntypedStorage], among: Collection[int]
+) -> list[int]:
+    # There may be hundreds, and mostly none is referred to.
+    is_all = len(among) == len(objects)
+    each = objects.values() if is_all else map(objects.__getitem__, among)
+    if max(map(sys.getrefcount, each), default=0) <= _UNREFERRED:
+        return []
     numbers = map(sys.getrefcount, map(objects.__getitem__, among))
     return [memory for memory, number in zip(among, numbers) if number > _UNREFERRED]
 
 
 def _addresses(objects: Mapping[int, torch.UntypedStorage], memories: list[int]) -> list[int]:
     return [*map(torch.UntypedStorage.data_ptr, map(objects.__getitem__, memories))]
+
+
+def _without(counts: Mapping[int, int], memories: Container[int]) -> dict[int, int]:
+    return {one: most for one, most in counts.items() if one not in memories}
 
 
 def _leaves_instead(leaves: Sequence[Any], there: Mapping[int, torch.Tensor]) -> list[Any]:

@@ -348,13 +348,16 @@ class TestSavedValues:
         assert counts()[1] == 0
 
     @pytest.mark.parametrize("steps", [1, 4])
-    def test_one_gets_other_memory(self, steps: int) -> None:
+    @pytest.mark.parametrize("detached", [False, True])
+    def test_one_gets_other_memory(self, steps: int, detached: bool) -> None:
         """The next steps save others, in replays. If each step moves them, forwards are replays."""
         layers = self.ready()
 
         def moved(one: Any) -> Any:
+            # The backward finds this one where it belongs.
+            there = one.detach()
             one.data = one.data.clone()
-            return one
+            return there if detached else one
 
         for _ in range(steps):
             self.step(layers, moved)
@@ -363,6 +366,34 @@ class TestSavedValues:
         for _ in range(4):
             self.step(layers)
         self.check_replays(layers)
+
+    def test_all_of_a_region_get_other_memory(self) -> None:
+        """The backward before has read all that it saves, so nobody could have moved it then."""
+        weight = torch.nn.Parameter(torch.randn(16, 16, device=GPU))
+
+        def run(x: Any) -> Any:
+            return ((x * 2).tanh() @ weight).sin()
+
+        def moved(one: Any) -> Any:
+            if one is not weight:
+                one.data = one.data.clone()
+            return one
+
+        fast = torch.compile(run, mode="reduce-overhead")
+        for number in range(12):
+            x, found = batch(), []
+            pack = moved if number == 7 else lambda one: one
+            for function in (fast, run):
+                with torch.autograd.graph.saved_tensors_hooks(pack, lambda one: one):
+                    result = function(x)
+                result.square().mean().backward()
+                found.append((result.detach(), weight.grad))
+                weight.grad = None
+                del result
+            torch.testing.assert_close(*found, rtol=1e-3, atol=1e-4)
+            del found
+        # Without a graph is the backward after the move.
+        assert counts() == (2 * 10 - 1, 1)
 
     def test_what_an_argument_gets(self) -> None:
         """It has a history, which would keep all that is saved."""
