@@ -56,15 +56,23 @@ if TYPE_CHECKING:
 
 # A result of fewer bytes stays in memory that it owns.
 _SMALL = 1 << 20
+#: What returns the innermost hooks of saved tensors in this thread, from torch 2.8 on.
+TOP_HOOKS = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 NEEDED = "what its forward saved or returned is still needed after it"
 # By memory: the results that lie in it.
 Owners = MutableMapping[int, "BorrowedOutputs"]
 
 
+def are_hooked() -> bool:
+    """Whether hooks get what this thread's autograd saves now, as far as this torch tells."""
+    return TOP_HOOKS is not None and TOP_HOOKS(False) is not None
+
+
 class SameTensors:
     """Tensors of a graph that each caller gets themselves.
 
-    If nobody else has one, it is as good as new, and to make a new one takes longer.
+    If nobody else has one, it is as good as new, and to make a new one takes longer. Hooks of saved
+    tensors get new ones: they may know a tensor again, or move it, also by a weak reference.
     """
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
@@ -154,7 +162,9 @@ class BorrowedOutputs:
                 self.leaves[index] = None
         own = [index for index, leaf in enumerate(self.leaves) if isinstance(leaf, torch.Tensor)]
         self._shown = [index for index in own if index in shown]
-        self._saved, self._seen_kept = saved - {*self._shown}, kept
+        # Where torch does not tell whether there are hooks, each caller gets others.
+        self._saved = saved - {*self._shown} if TOP_HOOKS is not None else frozenset()
+        self._seen_kept = kept
         self._divide_results({index for index in own if index in copied})
         #: The addresses of what the program does not get.
         self.places = {self.leaves[index].data_ptr() for index in own if index not in shown}
@@ -433,7 +443,7 @@ class BorrowedOutputs:
         """The result of the last replay, which was a call with *leaves*."""
         self._note_users()
         given = list(self.leaves)
-        for index in self._fresh:
+        for index in self._handed_out if self._same and are_hooked() else self._fresh:
             # With versions of its own: a change of one call's result is none of another's.
             given[index] = given[index].data
         if self._copied:

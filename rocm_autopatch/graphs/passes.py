@@ -17,7 +17,12 @@ from typing import Any, Protocol
 import torch
 
 from rocm_autopatch.graphs import capture, readers, record, soundness
-from rocm_autopatch.graphs.borrowed_outputs import AliasedInput, BorrowedOutputs, DonatedInputs
+from rocm_autopatch.graphs.borrowed_outputs import (
+    AliasedInput,
+    BorrowedOutputs,
+    DonatedInputs,
+    are_hooked,
+)
 from rocm_autopatch.graphs.buffers import CopiedInputs, dense_part, overlaps_itself
 from rocm_autopatch.graphs.calls import CallStrategy, GraphedCall, GraphOptions
 from rocm_autopatch.graphs.graph_cache import GraphCache
@@ -35,8 +40,6 @@ _WARMUP = 2
 _LARGE = 1 << 20
 NO_FORWARD = "its forward ran without a graph"
 HOOKED = "hooks get what it saves, and a number is on the device in a replay only"
-# What returns the innermost hooks of saved tensors in this thread, from torch 2.8 on.
-_top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 # Forwards that were called, and whose graph has no backward yet.
 _waiting: weakref.WeakSet[ForwardPass] = weakref.WeakSet()
 _lock = threading.RLock()
@@ -203,8 +206,7 @@ class ForwardPass(_RegionPass):
 
     def run_list(self, inputs: list[object], unfit: str | None = None) -> Any:
         unfit = unfit or self.unfit
-        hooked = unfit is None and _top_hooks is not None and _top_hooks(False) is not None
-        if hooked and any(map(_has_number_on_host, self.states())):
+        if not unfit and are_hooked() and any(map(_has_number_on_host, self.states())):
             # A checkpoint compares the device of what is saved with that of the recomputed value.
             unfit = HOOKED
         return super().run_list(inputs, unfit)
@@ -291,7 +293,11 @@ class ForwardPass(_RegionPass):
 
 
 class BackwardPass(_RegionPass):
-    """Calls of the compiled backward of *forward*, which has saved the leaves at *saved*."""
+    """Calls of the compiled backward of *forward*, which has saved the leaves at *saved*.
+
+    *slots* are the indices of all that any forward gives it: a hook of saved tensors may give
+    others there.
+    """
 
     misplaced = NO_FORWARD
 
@@ -301,12 +307,14 @@ class BackwardPass(_RegionPass):
         compiled: Callable[[list[object]], object],
         fixed: Sequence[int],
         saved: Sequence[int],
+        slots: Sequence[int],
     ) -> None:
         region = forward.region
         super().__init__(region, f"backward of {region.name}", compiled, fixed)
         self.forward, self._of_weights = forward, forward.fixed
         #: The indices of what the forward has saved.
         self.saved = list(saved)
+        self._slots = slots
         # Whether graphs may overwrite it.
         self._overwrites = True
         # The signature of the last call until then, and of its leaves that are not fixed.
@@ -405,7 +413,9 @@ class BackwardPass(_RegionPass):
         return DonatedInputs(results, leaves)
 
     def find_spoilt(self, leaves: list[Any], donated: DonatedInputs | None) -> list[torch.Tensor]:
-        indices = {*self.saved, *(donated.indices if donated else ())}
+        # A call without a graph may write to whatever was given to it to be read last.
+        given = {one for one in self._slots if type(leaves[one]) in TENSORS} - self.fixed
+        indices = given.union(self.saved, donated.indices if donated else ())
         # What the forward was given, and has saved, no backward with a graph overwrites.
         passed = {address for _, address in donated.results.passed} if donated else set()
         return [leaves[index] for index in indices if leaves[index].data_ptr() not in passed]

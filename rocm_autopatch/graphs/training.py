@@ -168,8 +168,7 @@ class TrainingRegion:
             if other.region.name == self.name and other.region.pools is self.pools:
                 other.region.find_memory().release()
                 capture.give_back()
-        fixed = [int(index) for index in graph.fx_kwargs.get("static_input_idxs") or ()]
-        self.forward = CompiledForward(self, graph.current_callable, fixed)
+        self.forward = CompiledForward(self, graph.current_callable, _find_fixed(graph))
         self.forward.calls.compile_id = _current_compile()
         graph.current_callable = self.forward
 
@@ -250,8 +249,13 @@ class CompiledBackward:
     a replay of the forward, which may hand out a copy of a value.
     """
 
-    def __init__(self, compiled: Callable[[list[object]], object], writes: bool) -> None:
-        self._compiled, self._writes = compiled, writes
+    def __init__(
+        self,
+        compiled: Callable[[list[object]], object],
+        writes: bool,
+        slots: Sequence[int],
+    ) -> None:
+        self._compiled, self._writes, self._slots = compiled, writes, slots
         self._compile_id = _current_compile()
         # Its graphs, which live as long as a call uses them. Another thread may put others here.
         self._joined: tuple[BackwardPass, GraphCache] | None = None
@@ -297,7 +301,7 @@ class CompiledBackward:
             return joined
         forward, saved, fixed = max(found, key=lambda one: (len(one[1]), len(one[2])))
         if joined is None or joined[0].forward is not forward:
-            calls = BackwardPass(forward, self._compiled, fixed, saved)
+            calls = BackwardPass(forward, self._compiled, fixed, saved, self._slots)
             joined = self._joined = calls, calls.make_cache()
         try:
             joined[0].note_forward(saved, fixed, inputs)
@@ -309,6 +313,11 @@ class CompiledBackward:
         if forward.has_graphs:
             end_waiting(forward)
         return joined
+
+
+def _find_fixed(graph: CompiledGraph) -> list[int]:
+    """The indices of the weights of a forward, and of all that its backward gets of it."""
+    return [int(index) for index in graph.fx_kwargs.get("static_input_idxs") or ()]
 
 
 def _is_only_saved(leaf: torch.Tensor | None) -> bool:
@@ -342,7 +351,8 @@ def _install_hooks() -> None:
             try:
                 if backward:
                     writes = bool(self.mutated_input_idxs)
-                    self.current_callable = CompiledBackward(self.current_callable, writes)
+                    slots = _find_fixed(self)
+                    self.current_callable = CompiledBackward(self.current_callable, writes, slots)
                 elif region is not None:
                     region.take(self)
             except Exception as error:

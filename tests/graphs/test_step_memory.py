@@ -12,6 +12,7 @@ import random
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -263,29 +264,49 @@ def test_an_argument_lies_where_a_backward_has_read() -> None:
     assert (counts()[0] - before[0], counts()[1] - before[1]) == (2, 2)
 
 
+def saved_by(result: Any, weights: Any) -> list[Any]:
+    """What compiled functions have saved for a result, without weights, each with what has it."""
+    found, nodes, known = [], [result.grad_fn], {id(one) for one in weights}
+    while nodes:
+        node = nodes.pop()
+        if "CompiledFunction" in node.name():
+            pairs = zip(node.saved_tensors, node._raw_saved_tensors)
+            found += [pair for pair in pairs if id(pair[0]) not in known]
+        nodes += [one for one, _ in node.next_functions if one is not None]
+    return found
+
+
+@pytest.mark.skipif(
+    borrowed_outputs.TOP_HOOKS is None, reason="this torch does not tell whether there are hooks"
+)
 class TestSavedValues:
     """A forward saves the same tensors in each step, if nobody else has one, and others if not."""
 
     def step(
-        self, layers: Layers, pack: Callable[[Any], Any] = lambda one: one
+        self,
+        layers: Layers,
+        touch: Callable[[Any, Any], Any] = lambda one, has: None,
+        pack: Callable[[Any], Any] | None = None,
     ) -> list[weakref.ref[Any]]:
-        """Make a step. Returns what layers have saved, without arguments and weights."""
+        """Make a step. Returns what layers have saved, but arguments. *pack* is for a hook."""
         x = batch()
-        weights = {id(weight) for one in layers.fast for weight in one.parameters()}
+        weights = [weight for one in layers.fast for weight in one.parameters()]
         seen: list[weakref.ref[Any]] = []
+        hooks = torch.autograd.graph.saved_tensors_hooks
 
         def packed(one: Any) -> Any:
-            if one is x or id(one) in weights:
-                return one
-            one = pack(one)
-            seen.append(weakref.ref(one))
-            return one
+            assert pack is not None
+            return one if one is x or any(one is weight for weight in weights) else pack(one)
 
         def run(each: list[Any]) -> Any:
             if each is not layers.fast:
                 return trained(each, x)
-            with torch.autograd.graph.saved_tensors_hooks(packed, lambda one: one):
+            with hooks(packed, lambda one: one) if pack else nullcontext():
                 result = through(each, x)
+            for one, has in [] if pack else saved_by(result, [*weights, x]):
+                seen.append(weakref.ref(one))
+                touch(one, has)
+                del one, has
             loss = result.square().mean()
             loss.backward()
             return loss.detach()
@@ -318,12 +339,7 @@ class TestSavedValues:
     def test_one_that_is_kept(self) -> None:
         """It is not overwritten. Once nobody keeps it, there are replays again."""
         layers, kept = self.ready(), list[Any]()
-
-        def keep(one: Any) -> Any:
-            kept.append(one)
-            return one
-
-        self.step(layers, keep)
+        self.step(layers, lambda one, has: kept.append(one))
         before = [one.clone() for one in kept]
         plain = counts()[1]
         # No backward overwrites them, and no forward.
@@ -336,16 +352,56 @@ class TestSavedValues:
             self.step(layers)
         self.check_replays(layers)
 
+    def test_hooks_get_others(self) -> None:
+        """They may know a tensor again, and move it when it would be gone, by a weak reference."""
+        layers, known, seen = self.ready(), weakref.WeakValueDictionary[int, Any](), list[bool]()
+
+        def pack(one: Any) -> Any:
+            seen.append(hasattr(one, "seen"))
+            one.seen = True
+            known[len(known)] = one
+            return one
+
+        for _ in range(4):
+            self.step(layers, pack=pack)
+            for one in [*known.values()]:
+                one.data = one.data.clone()
+        assert len(seen) >= 4 * 4
+        assert not any(seen)
+        assert counts()[1] == 0
+        self.check_replays(layers)
+
     def test_other_tensors_at_the_same_places(self) -> None:
         """A checkpoint saves others, and so do hooks. That may change from step to step."""
         layers = self.ready()
 
         def detached(one: Any, when: int) -> Any:
-            return one.detach() if when == 2 or (when and one.shape[-1] == 20) else one
+            return one.detach() if when == 2 or one.shape[-1] == 20 else one
 
         for number in (0, 1, 2, 0, 2, 1, 0):
-            self.step(layers, partial(detached, when=number))
+            self.step(layers, pack=partial(detached, when=number) if number else None)
         assert counts()[1] == 0
+
+    def test_copies_in_the_step_of_the_capture(self) -> None:
+        """The call that a graph is compared with may write to them, as to all that was saved."""
+        layers = Layers(1)
+        for number in range(6):
+            x, given = batch(), [0]
+
+            def unpack(one: Any, number: int, given: list[int]) -> Any:
+                given[0] += 1
+                return one.clone() if number == 2 and given[0] > 2 else one
+
+            def run(each: list[Any], x: Any, unpack: Any) -> Any:
+                with torch.autograd.graph.saved_tensors_hooks(lambda one: one, unpack):
+                    result = through(each, x)
+                loss = result.square().mean()
+                loss.backward()
+                return loss.detach()
+
+            layers.check(partial(run, x=x, unpack=partial(unpack, number=number, given=given)))
+            layers.end_step()
+        assert counts()[0] > 0
 
     @pytest.mark.parametrize("steps", [1, 4])
     @pytest.mark.parametrize("detached", [False, True])
@@ -353,11 +409,12 @@ class TestSavedValues:
         """The next steps save others, in replays. If each step moves them, forwards are replays."""
         layers = self.ready()
 
-        def moved(one: Any) -> Any:
-            # The backward finds this one where it belongs.
+        def moved(one: Any, has: Any) -> None:
             there = one.detach()
             one.data = one.data.clone()
-            return there if detached else one
+            if detached:
+                # The backward finds this one where it belongs.
+                has.register_hooks(lambda _: there, lambda one: one)
 
         for _ in range(steps):
             self.step(layers, moved)
@@ -374,18 +431,14 @@ class TestSavedValues:
         def run(x: Any) -> Any:
             return ((x * 2).tanh() @ weight).sin()
 
-        def moved(one: Any) -> Any:
-            if one is not weight:
-                one.data = one.data.clone()
-            return one
-
         fast = torch.compile(run, mode="reduce-overhead")
         for number in range(12):
             x, found = batch(), []
-            pack = moved if number == 7 else lambda one: one
             for function in (fast, run):
-                with torch.autograd.graph.saved_tensors_hooks(pack, lambda one: one):
-                    result = function(x)
+                result = function(x)
+                for one, _ in saved_by(result, [weight]) if number == 7 else ():
+                    one.data = one.data.clone()
+                    del one, _
                 result.square().mean().backward()
                 found.append((result.detach(), weight.grad))
                 weight.grad = None
