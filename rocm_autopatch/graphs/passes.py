@@ -410,6 +410,9 @@ class BackwardPass(_RegionPass):
         # Memory that is free already would serve this capture for other values from the beginning.
         if not self._overwrites or results is None or results.gone != math.inf:
             return None
+        # What the program has resized is its own, and others may lie there now.
+        if results.resized():
+            return None
         return DonatedInputs(results, leaves)
 
     def find_spoilt(self, leaves: list[Any], donated: DonatedInputs | None) -> list[torch.Tensor]:

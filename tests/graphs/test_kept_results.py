@@ -214,6 +214,29 @@ def test_saved_values_that_are_resized_in_each_step() -> None:
     assert sum(row["dropped"] for row in record.render_rows()) <= 4
 
 
+def test_a_result_that_is_resized_before_its_backward() -> None:
+    """Where the backward is captured then, the next forward would write to what is freed."""
+    weight = torch.nn.Parameter(torch.randn(16, 16, device=GPU))
+
+    def run(x: Any) -> Any:
+        return (x @ weight).tanh(), x * 3
+
+    compiled = torch.compile(run, mode="reduce-overhead")
+    for _ in range(8):
+        x, found = batch(), []
+        for function in (compiled, run):
+            result, other = function(x)
+            found.append(other.clone())
+            other.untyped_storage().resize_(0)
+            result.square().sum().backward()
+            found.append(weight.grad)
+            weight.grad = None
+            del result, other
+        torch.testing.assert_close(found[:2], found[2:], rtol=1e-3, atol=1e-4)
+        del found
+    assert sum(row["replays"] for row in record.render_rows()) >= 8
+
+
 def test_the_memory_alone_of_a_saved_value_is_kept() -> None:
     """By hooks, over another forward."""
     (layer,), other = layers(), Layer().to(GPU)
