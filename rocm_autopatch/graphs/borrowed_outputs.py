@@ -87,7 +87,6 @@ class SameTensors:
     def used_among(self, memories: Collection[int]) -> list[int]:
         """Those of these memories in which one lies that somebody else has."""
         tensors = self.tensors
-        # Only who has none has none at once.
         if not tensors or self._memories.isdisjoint(memories):
             return []
         if _count_users(tensors) <= len(tensors) * _ALONE:
@@ -405,7 +404,7 @@ class BorrowedOutputs:
         objects, asked = self.objects, self._asked
         if not asked:
             return []
-        used = find_used(asked, objects) + self.same.used_among(asked)
+        used = _find_used(asked, objects) + self.same.used_among(asked)
         if not used and asked is self.counts:
             # Later, each look at a tensor takes longer: the processor has it in its cache now.
             self._is_sound, self._is_same_sound = self._are_there(), self.same.are_there()
@@ -555,8 +554,9 @@ class DonatedInputs:
             are_same = [*map(results.same.ids.__contains__, map(id, given))]
             if are_same != self._are_same:
                 self._expect(given, are_same)
+        # It would count as a user.
         del given
-        held = find_used(self._expected, results.objects)
+        held = _find_used(self._expected, results.objects)
         if held:
             results.copy_from_now_on(held)
             return NEEDED
@@ -577,7 +577,7 @@ class DonatedInputs:
             self._positions = positions if len({*positions}) == len(positions) else None
 
 
-def find_used(counts: Mapping[int, int], objects: Mapping[int, torch.UntypedStorage]) -> list[int]:
+def _find_used(counts: Mapping[int, int], objects: Mapping[int, torch.UntypedStorage]) -> list[int]:
     """The memories with more references than these *counts*, or to whose object Python refers."""
     used = [memory for memory, most in counts.items() if use_count(memory) > most]
     return used + _find_referred(objects, counts)
