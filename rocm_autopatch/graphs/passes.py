@@ -283,6 +283,16 @@ class ForwardPass(_RegionPass):
             assert isinstance(captured.outputs, BorrowedOutputs)
             backward.drop_readers(captured.outputs)
 
+    def shown_places(self) -> set[int]:
+        """The addresses of what its graphs give the program."""
+        outputs = [one.outputs for one in self.states() if isinstance(one, CapturedState)]
+        return {
+            place
+            for one in outputs
+            if isinstance(one, BorrowedOutputs)
+            for place in one.shown_places()
+        }
+
     def find_results(self, saved: set[int]) -> BorrowedOutputs | None:
         """The results of the graph that has *saved* what lies at these addresses, if it is here."""
         for state in self.states():
@@ -416,9 +426,12 @@ class BackwardPass(_RegionPass):
         return DonatedInputs(results, leaves)
 
     def find_spoilt(self, leaves: list[Any], donated: DonatedInputs | None) -> list[torch.Tensor]:
-        # A call without a graph may write to whatever was given to it to be read last.
+        # A call without a graph may write to what was given to it to be read last, but to no result
+        # that the program got.
+        shown = self.forward.shown_places()
         given = {one for one in self._slots if type(leaves[one]) in TENSORS} - self.fixed
-        indices = given.union(self.saved, donated.indices if donated else ())
+        indices = {one for one in given if leaves[one].data_ptr() not in shown}
+        indices.update(self.saved, donated.indices if donated else ())
         # What the forward was given, and has saved, no backward with a graph overwrites.
         passed = {address for _, address in donated.results.passed} if donated else set()
         return [leaves[index] for index in indices if leaves[index].data_ptr() not in passed]

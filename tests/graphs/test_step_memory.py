@@ -29,10 +29,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from rocm_autopatch import startup
 from rocm_autopatch.graphs import (
+    attempts,
     borrowed_outputs,
     buffers,
     capture,
     graph_cache,
+    host_backup,
     layout,
     passes,
     record,
@@ -698,6 +700,34 @@ def test_backwards_of_two_functions_with_the_same_argument() -> None:
         )
         del one, two, made, grads
     assert counts() == (6 * 4, 0)
+
+
+def test_a_result_that_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No backward writes to it, so it is not kept on the host for the plain call."""
+    kept: list[set[int]] = []
+    place = 0
+
+    def backup(tensors: list[Any]) -> Any:
+        kept.append({one.data_ptr() for one in tensors})
+        return host_backup.HostBackup(tensors)
+
+    monkeypatch.setattr(attempts, "HostBackup", backup)
+    weight = torch.randn(16, 16, device=GPU, requires_grad=True)
+    fast = torch.compile(lambda x, w: (x @ w).sigmoid().sin(), mode="reduce-overhead")
+    other = torch.compile(lambda x, w: (x @ w).sigmoid(), mode="reduce-overhead")
+    for _ in range(6):
+        x = batch()
+        saved, shown = fast(x, weight), other(x, weight)
+        place = shown.data_ptr()
+        (grad,) = torch.autograd.grad((saved * shown).sum(), weight)
+        made = (x @ weight).sigmoid()
+        (wanted,) = torch.autograd.grad((made.sin() * made).sum(), weight)
+        torch.testing.assert_close(grad, wanted, rtol=1e-3, atol=1e-3)
+        del saved, shown, made, grad, wanted
+    assert counts() == (4 * 4, 0)
+    # They have saved copies of their argument, too, and one of them a value for its backward alone.
+    assert sorted(map(len, filter(None, kept))) == [1, 2]
+    assert place not in set().union(*kept)
 
 
 def test_a_backward_of_what_has_no_graphs() -> None:
