@@ -18,7 +18,7 @@ import torch
 
 from rocm_autopatch import startup
 from rocm_autopatch.graphs.layout import place_of, view_at
-from rocm_autopatch.graphs.memory import GraphMemory, Handle
+from rocm_autopatch.graphs.memory import KNOWN_HANDLES, GraphMemory, Handle
 from rocm_autopatch.graphs.refusal import CaptureBusy
 
 if TYPE_CHECKING:
@@ -40,6 +40,10 @@ _users: dict[tuple[int, int], threading.Lock] = {}
 # allocator that it uses this memory.
 _workspaces: dict[torch.device, torch.cuda.MemPool] = {}
 _working = threading.RLock()
+# Python 3.12 itself freezes hundreds of objects at its start, and a program that has imported torch
+# a hundred thousand and more.
+_FROZEN_BY_PYTHON = 10_000
+_own_graphs: weakref.WeakSet[torch.cuda.CUDAGraph] = weakref.WeakSet()
 _started = torch.cuda.is_initialized
 _is_capturing = torch._C._cuda_isCurrentStreamCapturing
 # Graphs that nobody uses any more, and that are destroyed when no graph is captured.
@@ -48,6 +52,8 @@ _gone: list[tuple[torch.cuda.CUDAGraph, torch.device]] = []
 _IDLE = 64 << 20
 # What the allocator's list of memory calls what is in no pool.
 _COMMON = (0, 0)
+# Before, torch frees workspaces without a lock.
+_can_free_workspaces = startup.release(torch.__version__) >= (2, 11)
 _outer_pool_wins = startup.release(torch.__version__) < (2, 11)
 # Builds of torch without a GPU don't have it.
 _raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -71,6 +77,35 @@ def _segments() -> list[dict[str, Any]]:
         return torch.cuda.memory_snapshot()
     except RuntimeError:
         return []
+
+
+def _has_graphs_of_others() -> bool:
+    """Whether this process may have graphs that we have not captured.
+
+    What has been captured in C++ shows by its memory only. What is frozen, nothing lists.
+    """
+    pools = {tuple(one["segment_pool_id"]) for one in _segments()}
+    known = {_COMMON, *KNOWN_HANDLES, *(tuple(one.id) for one in [*_workspaces.values()])}
+    if gc.get_freeze_count() > _FROZEN_BY_PYTHON or not pools <= known:
+        return True
+    kinds = [torch.cuda.CUDAGraph]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    # An object refers to its class. A list of all objects would hold tensors of other threads.
+    found = [one for one in gc.get_referrers(*kinds) if type(one) in kinds]
+    return any(one not in _own_graphs for one in found)
+
+
+def _may_others_work() -> bool:
+    """Whether another thread may be in the middle of an op: its innermost frame calls torch."""
+    standard = getattr(sys, "stdlib_module_names", ())
+    mine = threading.get_ident()
+    return any(
+        frame.f_globals.get("__name__", "").partition(".")[0] not in standard
+        and frame.f_code.co_name != "_engine_run_backward"  # It waits for a thread of autograd.
+        for thread, frame in sys._current_frames().items()
+        if thread != mine
+    )
 
 
 @contextmanager
@@ -142,6 +177,8 @@ class CapturePool:
         self.index = device.index
         self.stream = torch.cuda.Stream(device)
         self._last: tuple[int, Any] = (-1, None)
+        # The thread whose workspaces belong to the stream.
+        self._worker = 0
         # A capture records what any thread does on the stream, and executes none of it.
         self._using = _users.setdefault((self.index, self.stream.cuda_stream), threading.Lock())
         #: Whether results of graphs are read where they are.
@@ -328,6 +365,7 @@ class CapturePool:
         memory: GraphMemory,
     ) -> tuple[Callable[[], None], Result]:
         graph = torch.cuda.CUDAGraph()
+        _own_graphs.add(graph)
         handle, alive = memory.begin(self.device)
         with _one:
             try:
@@ -364,11 +402,29 @@ class CapturePool:
             return
         # Matrices with a bias are multiplied by cuBLASLt, which has a workspace of its own. A
         # program can forbid both.
+        self._free_workspaces_of_others()
         with self._workspace_memory(), torch.inference_mode(), suppress(RuntimeError):
             for dtype in (torch.float32, torch.float16):
                 one = torch.zeros(16, 16, dtype=dtype, device=self.device)
                 torch.addmm(one[0], one, one)
                 torch.mm(one, one)
+
+    def _free_workspaces_of_others(self) -> None:
+        """Free those of another thread, so that this one gets their memory.
+
+        Each thread has its own for each stream, of 32 MiB on an H200, but no two calls or replays
+        of one stream of ours run at the same time. torch can free those of all streams only: graphs
+        of others may use theirs, and so may an op that is about to be launched.
+        """
+        worker = threading.get_ident()
+        if worker == self._worker or not _can_free_workspaces or not _one.acquire(blocking=False):
+            return
+        try:
+            if not _has_graphs_of_others() and not _may_others_work():
+                torch._C._cuda_clearCublasWorkspaces()
+            self._worker = worker
+        finally:
+            _one.release()
 
     @contextmanager
     def _workspace_memory(self) -> Iterator[torch.cuda.MemPool]:

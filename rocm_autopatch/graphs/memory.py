@@ -23,6 +23,8 @@ import torch
 
 #: What torch's allocator calls a memory.
 Handle = tuple[int, int]
+#: All that were ever made for graphs of ours.
+KNOWN_HANDLES: set[Handle] = set()
 _orders = itertools.count()
 #: How many calls of one function with the same weights may use the memory before the first capture.
 #: There are one or two in each step of training, and four steps until both graphs are captured.
@@ -116,6 +118,7 @@ class GraphMemory:
         alive = list(self._graphs.setdefault(device, weakref.WeakSet()))
         if not alive and device not in self._held:
             self._handles[device] = torch.cuda.graph_pool_handle()
+            KNOWN_HANDLES.add(self._handles[device])
         return self._handles[device], alive
 
     def add(self, device: torch.device, graph: object) -> None:

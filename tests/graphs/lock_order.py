@@ -83,6 +83,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Noted]:
                 RLock=lambda name=name: NotingLock(name, noted),
                 Lock=threading.Lock,
                 local=threading.local,
+                get_ident=threading.get_ident,
             )
             patched.setattr(module, "threading", made)
         yield noted

@@ -9,7 +9,9 @@ torch's, there are 32 for a device. tests/graphs/test_graphs.py has real threads
 
 from __future__ import annotations
 
+import gc
 import itertools
+import sys
 import threading
 import time
 import weakref
@@ -51,6 +53,9 @@ class Allocator:
         self.reserved = self.allocated = self.returned = 0
         #: What it can't give back, and what the device has.
         self.between, self.free = 0, 80 << 30
+        #: Memory that is no graph's of ours, and how often torch has freed all workspaces.
+        self.strange: list[Any] = []
+        self.freed = 0
         #: The errors of graphs that were destroyed while a stream was captured.
         self.illegal: list[RuntimeError] = []
         #: What another thread does before the next call's memory is in use, once.
@@ -108,7 +113,7 @@ class Allocator:
 @pytest.fixture
 def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
     found, local = Allocator(), threading.local()
-    handles, streams = itertools.count(), itertools.count()
+    handles, streams = ((7, number) for number in itertools.count()), itertools.count()
 
     @contextmanager
     def current(device: Any) -> Iterator[None]:
@@ -157,7 +162,7 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
 
     class MemPool:
         def __init__(self) -> None:
-            self.id = 0, next(handles)
+            self.id = next(handles)
             found.known.add((here(), self.id))
             found.users[here(), self.id] += 1
 
@@ -203,15 +208,20 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
             # Torch does not come here after an error.
             found.end(on.device.index, handle)
 
+    def free_workspaces() -> None:
+        found.freed += 1
+
     def memory_snapshot() -> list[dict[str, Any]]:
         # A tensor of the device "meta" has address 0. It lies in the outer pool.
         new: dict[str, Any] = {"device": 0, "address": 0, "total_size": 512, "allocated_size": 512}
         used = {**new, "address": 4096, "total_size": found.between + 512}
-        ours = {**new, "address": 8192, "total_size": 60 << 30, "segment_pool_id": (0, 9)}
+        ours = {**new, "address": 8192, "total_size": 60 << 30}
         other = {**used, "device": 1, "total_size": 60 << 30, "segment_pool_id": (0, 0)}
         used = {**used, "segment_pool_id": (0, 0)}
         outer = found.underway[0][1] if found.underway else (0, 0)
-        return [ours, other, used, {**new, "segment_pool_id": outer}]
+        known = [handle for _, handle in found.known]
+        pools = [{**ours, "segment_pool_id": one} for one in [*known, *found.strange]]
+        return [*pools, other, used, {**new, "segment_pool_id": outer}]
 
     for name, value in {
         "Stream": Stream,
@@ -236,9 +246,11 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
         "_cuda_beginAllocateCurrentStreamToPool": found.begin_on_stream,
         "_cuda_endAllocateToPool": found.end,
         "_cuda_releasePool": found.release,
+        "_cuda_clearCublasWorkspaces": free_workspaces,
     }.items():
         monkeypatch.setattr(torch._C, name, value, raising=False)
     monkeypatch.setattr(capture, "_workspaces", {})
+    monkeypatch.setattr(capture, "_can_free_workspaces", True)
     monkeypatch.setattr(capture, "_raw_stream", lambda index: current_stream().cuda_stream)
     # tests/graphs/test_graphs.py has replaced the class by its stand-in, in the same process.
     real = next(one for one in capture.CapturePool.__mro__ if one.__base__ is object)
@@ -392,6 +404,80 @@ def test_a_call_whose_memory_is_refused_runs_all_the_same(
     with pytest.raises(RuntimeError, match="mine"):
         pools.of(DEVICES[0]).run_in_graph_memory(wrong, pools.memory)
     assert (calls, len(said), allocator.underway) == ([1, 2], 1, [])
+
+
+@contextmanager
+def _others(kind: str, allocator: Allocator) -> Iterator[None]:
+    """What may use workspaces, or may not."""
+    graph = torch.cuda.CUDAGraph() if kind == "a graph" else None
+    ended = threading.Event()
+    over: list[bool] = []
+    allocator.strange += [(8, 1)] if kind == "memory of a graph" else []
+
+    def work() -> None:
+        # Its innermost frame is this one.
+        while not over:
+            time.sleep(0.001)
+
+    def _engine_run_backward() -> None:
+        while not over:
+            time.sleep(0.001)
+
+    waits: dict[str, Any] = {
+        "a thread that waits": ended.wait,
+        "a thread that waits for a backward": _engine_run_backward,
+        "a thread that works": work,
+    }
+    thread = threading.Thread(target=waits.get(kind, lambda: None))
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        over.append(True)
+        thread.join()
+        del graph
+
+
+@pytest.mark.parametrize(
+    ("others", "frees"),
+    [
+        ("none", True),
+        ("a thread that waits", True),
+        ("a thread that waits for a backward", True),
+        ("a thread that works", False),
+        ("a graph", False),
+        ("memory of a graph", False),
+        ("frozen objects", False),
+    ],
+)
+def test_workspaces_of_two_threads(
+    allocator: Allocator, monkeypatch: pytest.MonkeyPatch, others: str, frees: bool
+) -> None:
+    """They get the same memory, unless others may use what torch would free."""
+    # Those that run the tests do not count.
+    frames = sys._current_frames
+    runners = {*frames()} - {threading.get_ident()}
+    monkeypatch.setattr(
+        sys,
+        "_current_frames",
+        lambda: {one: frame for one, frame in frames().items() if one not in runners},
+    )
+    # Python's own at its start, and what a program has that has imported torch.
+    frozen = 150_000 if others == "frozen objects" else 375
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: frozen)
+    pools = capture.CapturePools()
+    pool = pools.of(DEVICES[0])
+    graphs = [captured(pool, pools.memory)]
+    allocator.freed = 0
+    with _others(others, allocator):
+        graphs.append(captured(pool, pools.memory))
+        assert allocator.freed == 0
+        in_threads(lambda: graphs.append(captured(pool, pools.memory)), 1)
+        assert allocator.freed == int(frees)
+        graphs.append(captured(pool, pools.memory))
+        assert allocator.freed == 2 * int(frees)
+    assert allocator.underway == []
 
 
 def test_streams_that_read_results_where_they_are(allocator: Allocator) -> None:
