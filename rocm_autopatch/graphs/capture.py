@@ -177,7 +177,7 @@ class CapturePool:
         self.index = device.index
         self.stream = torch.cuda.Stream(device)
         self._last: tuple[int, Any] = (-1, None)
-        # The thread whose workspaces belong to the stream.
+        # The thread that has used the stream last. Its workspaces belong to it.
         self._worker = 0
         # A capture records what any thread does on the stream, and executes none of it.
         self._using = _users.setdefault((self.index, self.stream.cuda_stream), threading.Lock())
@@ -400,9 +400,9 @@ class CapturePool:
         """
         if not hasattr(torch.cuda, "use_mem_pool"):  # It came with torch 2.6.
             return
+        self._free_workspaces_of_others()
         # Matrices with a bias are multiplied by cuBLASLt, which has a workspace of its own. A
         # program can forbid both.
-        self._free_workspaces_of_others()
         with self._workspace_memory(), torch.inference_mode(), suppress(RuntimeError):
             for dtype in (torch.float32, torch.float16):
                 one = torch.zeros(16, 16, dtype=dtype, device=self.device)
@@ -416,11 +416,11 @@ class CapturePool:
         of one stream of ours run at the same time. torch can free those of all streams only: graphs
         of others may use theirs, and so may an op that is about to be launched.
         """
-        worker = threading.get_ident()
-        if worker == self._worker or not _can_free_workspaces or not _one.acquire(blocking=False):
+        before, worker = self._worker, threading.get_ident()
+        if worker == before or not _can_free_workspaces or not _one.acquire(blocking=False):
             return
         try:
-            if not _has_graphs_of_others() and not _may_others_work():
+            if before and not _has_graphs_of_others() and not _may_others_work():
                 torch._C._cuda_clearCublasWorkspaces()
             self._worker = worker
         finally:

@@ -1484,33 +1484,8 @@ def test_workspaces() -> None:
 @replayed.nothing("its graphs are captured by hand, in another process")
 def test_workspaces_of_two_threads() -> None:
     """They are in the same memory, as long as the process has no graphs of others."""
-    code = """
-import threading, torch
-from rocm_autopatch.graphs import capture
-pools = capture.CapturePools()
-pool, x = pools.of(torch.device("cuda", 0)), torch.ones(64, 64, device="cuda")
-kept, sizes = [], []
-def work():
-    kept.append(pool.capture(lambda _: x @ x, list, pools.memory))
-    own = [one for one in capture._segments() if one["segment_pool_id"] == workspaces().id]
-    sizes.append(sum(one["total_size"] for one in own))
-def workspaces():
-    return capture._workspaces[x.device]
-def work_in_thread():
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-for one in (work, work_in_thread, work, work_in_thread):
-    one()
-for replay, result in kept:
-    replay()
-    assert bool((result == 64).all())
-assert not capture._has_graphs_of_others()
-graph = torch.cuda.CUDAGraph()
-assert capture._has_graphs_of_others()
-print(*sizes)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    program = Path(__file__).with_name("workspaces_of_threads.py")
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     first, *others = map(int, done.stdout.split())
     assert first > 0

@@ -469,7 +469,6 @@ def test_workspaces_of_two_threads(
     pools = capture.CapturePools()
     pool = pools.of(DEVICES[0])
     graphs = [captured(pool, pools.memory)]
-    allocator.freed = 0
     with _others(others, allocator):
         graphs.append(captured(pool, pools.memory))
         assert allocator.freed == 0
