@@ -244,10 +244,6 @@ class BorrowedOutputs:
         assert self._lend is not None
         return self._lend[0]
 
-    def shown_places(self) -> list[int]:
-        """The addresses of those that the program gets."""
-        return [self.leaves[index].data_ptr() for index in self._shown]
-
     def passing_memories(self) -> set[int]:
         """The memories of the results that may be others' once nobody uses them any more.
 

@@ -283,15 +283,17 @@ class ForwardPass(_RegionPass):
             assert isinstance(captured.outputs, BorrowedOutputs)
             backward.drop_readers(captured.outputs)
 
-    def shown_places(self) -> set[int]:
-        """The addresses of what its graphs give the program."""
-        outputs = [one.outputs for one in self.states() if isinstance(one, CapturedState)]
-        return {
-            place
-            for one in outputs
-            if isinstance(one, BorrowedOutputs)
-            for place in one.shown_places()
-        }
+    def find_last_results(self, count: int) -> list[tuple[int, Any]]:
+        """The indices of the tensors among so many last results of a graph, if there is one.
+
+        With each is that tensor, or None if a call gives what it was given.
+        """
+        for state in self.states():
+            if isinstance(state, CapturedState):
+                results = list(enumerate(state.outputs.leaves))
+                last = results[max(0, len(results) - count) :]
+                return [one for one in last if one[1] is None or type(one[1]) in TENSORS]
+        return []
 
     def find_results(self, saved: set[int]) -> BorrowedOutputs | None:
         """The results of the graph that has *saved* what lies at these addresses, if it is here."""
@@ -426,15 +428,28 @@ class BackwardPass(_RegionPass):
         return DonatedInputs(results, leaves)
 
     def find_spoilt(self, leaves: list[Any], donated: DonatedInputs | None) -> list[torch.Tensor]:
-        # A call without a graph may write to what was given to it to be read last, but to no result
-        # that the program got.
-        shown = self.forward.shown_places()
+        # A call without a graph may write to what was given to it to be read last.
         given = {one for one in self._slots if type(leaves[one]) in TENSORS} - self.fixed
-        indices = {one for one in given if leaves[one].data_ptr() not in shown}
+        indices = given.difference(self._find_shown(leaves))
         indices.update(self.saved, donated.indices if donated else ())
         # What the forward was given, and has saved, no backward with a graph overwrites.
         passed = {address for _, address in donated.results.passed} if donated else set()
         return [leaves[index] for index in indices if leaves[index].data_ptr() not in passed]
+
+    def _find_shown(self, leaves: list[Any]) -> list[int]:
+        """The indices of those that the forward gives the program, too: torch writes to none.
+
+        A forward gives what it saves last, and its backward gets it in the same order.
+        """
+        saved = self.forward.find_last_results(len(self._slots))
+        slots = [index for index in self._slots if type(leaves[index]) in TENSORS]
+        pairs = [(slot, *one) for slot, one in zip(slots, saved)]
+        if len(saved) != len(slots) or any(
+            one is not None and (one.dim(), one.dtype) != (leaves[slot].dim(), leaves[slot].dtype)
+            for slot, _, one in pairs
+        ):
+            return []
+        return [slot for slot, index, _ in pairs if index in self.forward.shown]
 
     def find_inside(self, leaves: list[Any]) -> set[int]:
         return {

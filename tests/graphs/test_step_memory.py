@@ -730,6 +730,39 @@ def test_a_result_that_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     assert place not in set().union(*kept)
 
 
+@pytest.mark.parametrize("kind", ["copied to a result", "a part of a result"])
+def test_a_hook_that_gives_a_result(kind: str) -> None:
+    """A backward may write to it, because the hook gives it for a value that is saved alone."""
+    copies = kind == "copied to a result"
+    weights = [torch.randn(16, 16, device=GPU, requires_grad=True) for _ in range(2)]
+
+    def both(x: Any, w: Any, v: Any) -> Any:
+        value = x @ w
+        return value.sin(), x @ v if copies else torch.cat([value, x @ v])
+
+    fast = torch.compile(both, mode="reduce-overhead")
+    others: list[Any] = []
+
+    def unpack(one: Any) -> Any:
+        if not others or one.shape != ONES.shape or one.data_ptr() == x.data_ptr():
+            return one
+        return others[0].copy_(one) if copies else others[0][:8]
+
+    for number in range(8):
+        x, grads = batch(), []
+        for function in (fast, both):
+            others.clear()
+            with torch.autograd.graph.saved_tensors_hooks(lambda one: one, unpack):
+                result, other = function(x, *weights)
+            if number >= 2 and function is fast:
+                others.append(other.detach())
+            loss = result.square().mean() + other.sum() * 0.1
+            grads.append(torch.autograd.grad(loss, weights))
+            del result, other, loss
+        torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-3)
+    assert counts()[0] > 0
+
+
 def test_a_backward_of_what_has_no_graphs() -> None:
     """It has saved what a function with graphs has saved, and is compiled in another mode."""
     weight = torch.randn(16, 16, device=GPU, requires_grad=True)
