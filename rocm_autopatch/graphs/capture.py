@@ -10,6 +10,7 @@ import random
 import sys
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -52,6 +53,18 @@ _gone: list[tuple[torch.cuda.CUDAGraph, torch.device]] = []
 _IDLE = 64 << 20
 # What the allocator's list of memory calls what is in no pool.
 _COMMON = (0, 0)
+# The innermost frames of threads that wait: module and function. The ops of a backward run in
+# threads without a frame.
+_OF_BACKWARD = ("torch.autograd.graph", "_engine_run_backward")
+_WAITING = {
+    _OF_BACKWARD,
+    ("concurrent.futures.thread", "_worker"),
+    ("multiprocessing.connection", "_recv"),
+    ("selectors", "select"),
+    ("threading", "_wait_for_tstate_lock"),
+    ("threading", "join"),
+    ("threading", "wait"),
+}
 # Before, torch frees workspaces without a lock.
 _can_free_workspaces = startup.release(torch.__version__) >= (2, 11)
 _outer_pool_wins = startup.release(torch.__version__) < (2, 11)
@@ -79,33 +92,36 @@ def _segments() -> list[dict[str, Any]]:
         return []
 
 
-def _has_graphs_of_others() -> bool:
-    """Whether this process may have graphs that we have not captured.
+def _may_have_graphs_of_others(device: int) -> bool:
+    """Whether this process may have graphs that we have not captured, or uses another device.
 
     What has been captured in C++ shows by its memory only. What is frozen, nothing lists.
     """
-    pools = {tuple(one["segment_pool_id"]) for one in _segments()}
+    segments = _segments()
+    pools = {tuple(one["segment_pool_id"]) for one in segments}
     known = {_COMMON, *KNOWN_HANDLES, *(tuple(one.id) for one in [*_workspaces.values()])}
-    if gc.get_freeze_count() > _FROZEN_BY_PYTHON or not pools <= known:
+    if not pools or not pools <= known or {one["device"] for one in segments} != {device}:
         return True
-    kinds = [torch.cuda.CUDAGraph]
+    if gc.get_freeze_count() > _FROZEN_BY_PYTHON:
+        return True
+    kinds: list[type] = [torch._C._CUDAGraph]
     for kind in kinds:
-        kinds += kind.__subclasses__()
+        kinds += type.__subclasses__(kind)
     # An object refers to its class. A list of all objects would hold tensors of other threads.
-    found = [one for one in gc.get_referrers(*kinds) if type(one) in kinds]
+    found = [one for one in gc.get_referrers(*kinds) if issubclass(type(one), kinds[0])]
     return any(one not in _own_graphs for one in found)
 
 
 def _may_others_work() -> bool:
-    """Whether another thread may be in the middle of an op: its innermost frame calls torch."""
-    standard = getattr(sys, "stdlib_module_names", ())
+    """Whether another thread may be in the middle of an op.
+
+    Its innermost frame is not one that waits. One may wait for this thread's backward.
+    """
     mine = threading.get_ident()
-    return any(
-        frame.f_globals.get("__name__", "").partition(".")[0] not in standard
-        and frame.f_code.co_name != "_engine_run_backward"  # It waits for a thread of autograd.
-        for thread, frame in sys._current_frames().items()
-        if thread != mine
-    )
+    frames = [frame for thread, frame in sys._current_frames().items() if thread != mine]
+    names = Counter((one.f_globals.get("__name__"), one.f_code.co_name) for one in frames)
+    in_backward = torch._C._current_graph_task_id() >= 0
+    return names[_OF_BACKWARD] > in_backward or not names.keys() <= _WAITING
 
 
 @contextmanager
@@ -420,8 +436,12 @@ class CapturePool:
         if worker == before or not _can_free_workspaces or not _one.acquire(blocking=False):
             return
         try:
-            if before and not _has_graphs_of_others() and not _may_others_work():
-                torch._C._cuda_clearCublasWorkspaces()
+            # Graphs that are gone may still run. Objects of the program are asked: they may raise.
+            with suppress(Exception):
+                if before and not _may_have_graphs_of_others(self.index):
+                    torch.cuda.synchronize(self.device)
+                    if not _may_others_work():
+                        torch._C._cuda_clearCublasWorkspaces()
             self._worker = worker
         finally:
             _one.release()

@@ -14,6 +14,7 @@ import itertools
 import sys
 import threading
 import time
+import types
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -53,9 +54,10 @@ class Allocator:
         self.reserved = self.allocated = self.returned = 0
         #: What it can't give back, and what the device has.
         self.between, self.free = 0, 80 << 30
-        #: Memory that is no graph's of ours, and how often torch has freed all workspaces.
+        #: Memory that is no graph's of ours, how often torch has freed all workspaces, and whether
+        #: the other device is in use.
         self.strange: list[Any] = []
-        self.freed = 0
+        self.freed, self.is_elsewhere = 0, True
         #: The errors of graphs that were destroyed while a stream was captured.
         self.illegal: list[RuntimeError] = []
         #: What another thread does before the next call's memory is in use, once.
@@ -221,7 +223,8 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
         outer = found.underway[0][1] if found.underway else (0, 0)
         known = [handle for _, handle in found.known]
         pools = [{**ours, "segment_pool_id": one} for one in [*known, *found.strange]]
-        return [*pools, other, used, {**new, "segment_pool_id": outer}]
+        others = [other] if found.is_elsewhere else []
+        return [*pools, *others, used, {**new, "segment_pool_id": outer}]
 
     for name, value in {
         "Stream": Stream,
@@ -247,6 +250,7 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
         "_cuda_endAllocateToPool": found.end,
         "_cuda_releasePool": found.release,
         "_cuda_clearCublasWorkspaces": free_workspaces,
+        "_CUDAGraph": Graph,
     }.items():
         monkeypatch.setattr(torch._C, name, value, raising=False)
     monkeypatch.setattr(capture, "_workspaces", {})
@@ -406,29 +410,43 @@ def test_a_call_whose_memory_is_refused_runs_all_the_same(
     assert (calls, len(said), allocator.underway) == ([1, 2], 1, [])
 
 
+def _sleep_until(over: list[bool]) -> None:
+    while not over:
+        time.sleep(0.001)
+
+
+# As the program's thread waits for a backward: its ops run in threads without a frame.
+_wait_for_backward = types.FunctionType(
+    _sleep_until.__code__.replace(co_name="_engine_run_backward"),
+    {"__name__": "torch.autograd.graph", "time": time},
+)
+_THREADS: dict[str, Callable[[list[bool]], Any]] = {
+    "a thread that works": _sleep_until,
+    "a thread in a backward": _wait_for_backward,
+    "the thread whose backward this is": _wait_for_backward,
+}
+
+
 @contextmanager
 def _others(kind: str, allocator: Allocator) -> Iterator[None]:
     """What may use workspaces, or may not."""
-    graph = torch.cuda.CUDAGraph() if kind == "a graph" else None
-    ended = threading.Event()
+
+    class Unhashable(torch.cuda.CUDAGraph):
+        def __eq__(self, other: object) -> bool:
+            return self is other
+
+    graphs: dict[str, Any] = {"a graph": torch.cuda.CUDAGraph, "a graph without hash": Unhashable}
+    graph, ended = graphs.get(kind, object)(), threading.Event()
     over: list[bool] = []
     allocator.strange += [(8, 1)] if kind == "memory of a graph" else []
-
-    def work() -> None:
-        # Its innermost frame is this one.
-        while not over:
-            time.sleep(0.001)
-
-    def _engine_run_backward() -> None:
-        while not over:
-            time.sleep(0.001)
-
-    waits: dict[str, Any] = {
-        "a thread that waits": ended.wait,
-        "a thread that waits for a backward": _engine_run_backward,
-        "a thread that works": work,
-    }
-    thread = threading.Thread(target=waits.get(kind, lambda: None))
+    allocator.is_elsewhere = kind == "another device"
+    if kind in _THREADS:
+        thread = threading.Thread(target=_THREADS[kind], args=(over,))
+    elif kind == "a thread in C":
+        # As one that calls an op itself: there is no frame but that of threading.
+        thread = threading.Thread(target=time.sleep, args=(0.5,))
+    else:
+        thread = threading.Thread(target=ended.wait)
     thread.start()
     try:
         yield
@@ -442,13 +460,16 @@ def _others(kind: str, allocator: Allocator) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("others", "frees"),
     [
-        ("none", True),
         ("a thread that waits", True),
-        ("a thread that waits for a backward", True),
+        ("the thread whose backward this is", True),
+        ("a thread in a backward", False),
         ("a thread that works", False),
+        ("a thread in C", False),
         ("a graph", False),
+        ("a graph without hash", False),
         ("memory of a graph", False),
         ("frozen objects", False),
+        ("another device", False),
     ],
 )
 def test_workspaces_of_two_threads(
@@ -463,6 +484,8 @@ def test_workspaces_of_two_threads(
         "_current_frames",
         lambda: {one: frame for one, frame in frames().items() if one not in runners},
     )
+    task = 0 if others == "the thread whose backward this is" else -1
+    monkeypatch.setattr(torch._C, "_current_graph_task_id", lambda: task)
     # Python's own at its start, and what a program has that has imported torch.
     frozen = 150_000 if others == "frozen objects" else 375
     monkeypatch.setattr(gc, "get_freeze_count", lambda: frozen)
