@@ -10,7 +10,6 @@ import random
 import sys
 import threading
 import weakref
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -53,21 +52,21 @@ _gone: list[tuple[torch.cuda.CUDAGraph, torch.device]] = []
 _IDLE = 64 << 20
 # What the allocator's list of memory calls what is in no pool.
 _COMMON = (0, 0)
-# The innermost frames of threads that wait: module and function. The ops of a backward run in
+# The innermost frames of threads that run no op: module and function. The ops of a backward run in
 # threads without a frame.
-_OF_BACKWARD = ("torch.autograd.graph", "_engine_run_backward")
-_WAITING = {
+_OF_BACKWARD = "torch.autograd.graph._engine_run_backward"
+_WAITING = (
     _OF_BACKWARD,
-    ("concurrent.futures.thread", "_worker"),
-    ("multiprocessing.connection", "_recv"),
-    ("selectors", "select"),
-    ("threading", "_wait_for_tstate_lock"),
-    ("threading", "join"),
-    ("threading", "wait"),
-}
-# Before, torch frees workspaces without a lock.
-_can_free_workspaces = startup.release(torch.__version__) >= (2, 11)
+    "concurrent.futures.thread._worker",
+    "selectors.select",
+    "threading._wait_for_tstate_lock",
+    "threading.join",
+    "threading.wait",
+    "torch._inductor.compile_worker.",
+)
 _outer_pool_wins = startup.release(torch.__version__) < (2, 11)
+# Before, torch frees workspaces without a lock.
+_can_free_workspaces = not _outer_pool_wins
 # Builds of torch without a GPU don't have it.
 _raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
@@ -100,16 +99,18 @@ def _may_have_graphs_of_others(device: int) -> bool:
     segments = _segments()
     pools = {tuple(one["segment_pool_id"]) for one in segments}
     known = {_COMMON, *KNOWN_HANDLES, *(tuple(one.id) for one in [*_workspaces.values()])}
-    if not pools or not pools <= known or {one["device"] for one in segments} != {device}:
-        return True
-    if gc.get_freeze_count() > _FROZEN_BY_PYTHON:
-        return True
     kinds: list[type] = [torch._C._CUDAGraph]
     for kind in kinds:
         kinds += type.__subclasses__(kind)
     # An object refers to its class. A list of all objects would hold tensors of other threads.
     found = [one for one in gc.get_referrers(*kinds) if issubclass(type(one), kinds[0])]
-    return any(one not in _own_graphs for one in found)
+    return (
+        not pools <= known
+        # Where there is no list of segments, nothing is known.
+        or {one["device"] for one in segments} != {device}
+        or gc.get_freeze_count() > _FROZEN_BY_PYTHON
+        or any(one not in _own_graphs for one in found)
+    )
 
 
 def _may_others_work() -> bool:
@@ -119,9 +120,11 @@ def _may_others_work() -> bool:
     """
     mine = threading.get_ident()
     frames = [frame for thread, frame in sys._current_frames().items() if thread != mine]
-    names = Counter((one.f_globals.get("__name__"), one.f_code.co_name) for one in frames)
+    found = [f"{one.f_globals['__name__']}.{one.f_code.co_name}" for one in frames]
     in_backward = torch._C._current_graph_task_id() >= 0
-    return names[_OF_BACKWARD] > in_backward or not names.keys() <= _WAITING
+    return found.count(_OF_BACKWARD) > in_backward or not all(
+        one.startswith(_WAITING) for one in found
+    )
 
 
 @contextmanager

@@ -283,16 +283,13 @@ class ForwardPass(_RegionPass):
             assert isinstance(captured.outputs, BorrowedOutputs)
             backward.drop_readers(captured.outputs)
 
-    def find_last_results(self, count: int) -> list[tuple[int, Any]]:
-        """The indices of the tensors among so many last results of a graph, if there is one.
-
-        With each is that tensor, or None if a call gives what it was given.
-        """
+    def find_last_results(self, count: int) -> list[int]:
+        """The indices of the tensors among so many last results of a graph, if there is one."""
         for state in self.states():
             if isinstance(state, CapturedState):
-                results = list(enumerate(state.outputs.leaves))
-                last = results[max(0, len(results) - count) :]
-                return [one for one in last if one[1] is None or type(one[1]) in TENSORS]
+                last = list(enumerate(state.outputs.leaves))[-count:]
+                # What a call passes on has no leaf.
+                return [index for index, one in last if one is None or type(one) in TENSORS]
         return []
 
     def find_results(self, saved: set[int]) -> BorrowedOutputs | None:
@@ -441,15 +438,11 @@ class BackwardPass(_RegionPass):
 
         A forward gives what it saves last, and its backward gets it in the same order.
         """
-        saved = self.forward.find_last_results(len(self._slots))
         slots = [index for index in self._slots if type(leaves[index]) in TENSORS]
-        pairs = [(slot, *one) for slot, one in zip(slots, saved)]
-        if len(saved) != len(slots) or any(
-            one is not None and (one.dim(), one.dtype) != (leaves[slot].dim(), leaves[slot].dtype)
-            for slot, _, one in pairs
-        ):
+        saved = self.forward.find_last_results(len(self._slots))
+        if len(saved) != len(slots):
             return []
-        return [slot for slot, index, _ in pairs if index in self.forward.shown]
+        return [slot for slot, index in zip(slots, saved) if index in self.forward.shown]
 
     def find_inside(self, leaves: list[Any]) -> set[int]:
         return {

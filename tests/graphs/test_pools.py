@@ -415,13 +415,17 @@ def _sleep_until(over: list[bool]) -> None:
         time.sleep(0.001)
 
 
+def _sleeping_in(module: str, name: str) -> Any:
+    """That function, with other names."""
+    code = _sleep_until.__code__.replace(co_name=name)
+    return types.FunctionType(code, {"__name__": module, "time": time})
+
+
 # As the program's thread waits for a backward: its ops run in threads without a frame.
-_wait_for_backward = types.FunctionType(
-    _sleep_until.__code__.replace(co_name="_engine_run_backward"),
-    {"__name__": "torch.autograd.graph", "time": time},
-)
+_wait_for_backward = _sleeping_in("torch.autograd.graph", "_engine_run_backward")
 _THREADS: dict[str, Callable[[list[bool]], Any]] = {
     "a thread that works": _sleep_until,
+    "a thread of Inductor": _sleeping_in("torch._inductor.compile_worker.timer", "check"),
     "a thread in a backward": _wait_for_backward,
     "the thread whose backward this is": _wait_for_backward,
 }
@@ -462,6 +466,7 @@ def _others(kind: str, allocator: Allocator) -> Iterator[None]:
     [
         ("a thread that waits", True),
         ("the thread whose backward this is", True),
+        ("a thread of Inductor", True),
         ("a thread in a backward", False),
         ("a thread that works", False),
         ("a thread in C", False),
