@@ -197,6 +197,8 @@ class GraphOutputs:
 
     gone = math.inf
     for_backward = False
+    #: Whether copies that share memory are views for autograd. Those of compiled code are not.
+    gives_views = True
 
     def __init__(
         self,
@@ -290,7 +292,8 @@ class GraphOutputs:
         for whole, views in self._shared:
             copy = whole.clone()
             for index, dtype, where in views:
-                given[index] = new_view(copy, dtype, where)
+                view = new_view(copy, dtype, where)
+                given[index] = view if self.gives_views else view.data
 
     def count_owners(self, given: Sequence[torch.Tensor]) -> None:
         """Note how many references each result's memory has while no caller holds one.

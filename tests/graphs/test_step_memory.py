@@ -763,6 +763,33 @@ def test_a_hook_that_gives_a_result(kind: str) -> None:
     assert counts()[0] > 0
 
 
+def test_a_result_whose_memory_is_saved_is_changed_in_place() -> None:
+    """It is no view, as without graphs: autograd lets nobody change a view of a function's."""
+    weights = [torch.randn(16, 16, device=GPU, requires_grad=True) for _ in range(2)]
+
+    def both(x: Any, w: Any, v: Any) -> Any:
+        # What is saved of it is its transpose.
+        value = torch.nn.functional.dropout((x @ w).sigmoid(), 0.3)
+        return value, (value @ v).sigmoid()
+
+    fast, plain = (torch.compile(both, mode=mode) for mode in ("reduce-overhead", "default"))
+    for number in range(9):
+        x, found = batch(), []
+        for function in (fast, plain):
+            torch.manual_seed(number)
+            results = function(x, *weights)
+            views = [one._is_view() for one in results]
+            if number % 3 == 2:
+                with torch.no_grad():
+                    results[0].mul_(1)
+            loss = sum(one.square().mean() for one in results)
+            found.append((views, torch.autograd.grad(loss, weights)))
+            del results, loss
+        torch.testing.assert_close(*[grads for _, grads in found], rtol=1e-3, atol=1e-3)
+        assert found[0][0] == found[1][0] == [False, False]
+    assert counts()[0] > 0
+
+
 def test_a_backward_of_what_has_no_graphs() -> None:
     """It has saved what a function with graphs has saved, and is compiled in another mode."""
     weight = torch.randn(16, 16, device=GPU, requires_grad=True)
