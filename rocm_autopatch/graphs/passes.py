@@ -11,6 +11,7 @@ import functools
 import math
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -283,15 +284,6 @@ class ForwardPass(_RegionPass):
             assert isinstance(captured.outputs, BorrowedOutputs)
             backward.drop_readers(captured.outputs)
 
-    def find_last_results(self, count: int) -> list[int]:
-        """The indices of the tensors among so many last results of a graph, if there is one."""
-        for state in self.states():
-            if isinstance(state, CapturedState):
-                last = list(enumerate(state.outputs.leaves))[-count:]
-                # What a call passes on has no leaf.
-                return [index for index, one in last if one is None or type(one) in TENSORS]
-        return []
-
     def find_results(self, saved: set[int]) -> BorrowedOutputs | None:
         """The results of the graph that has *saved* what lies at these addresses, if it is here."""
         for state in self.states():
@@ -427,22 +419,18 @@ class BackwardPass(_RegionPass):
     def find_spoilt(self, leaves: list[Any], donated: DonatedInputs | None) -> list[torch.Tensor]:
         # A call without a graph may write to what was given to it to be read last.
         given = {one for one in self._slots if type(leaves[one]) in TENSORS} - self.fixed
-        indices = given.difference(self._find_shown(leaves))
+        # It writes to nothing that the program has got, but a hook may give that for another value.
+        number = Counter(leaves[index].data_ptr() for index in given)
+        shown = donated.results.saved_and_shown() if donated else ()
+        indices = {
+            index
+            for index in given
+            if leaves[index].data_ptr() not in shown or number[leaves[index].data_ptr()] > 1
+        }
         indices.update(self.saved, donated.indices if donated else ())
         # What the forward was given, and has saved, no backward with a graph overwrites.
         passed = {address for _, address in donated.results.passed} if donated else set()
         return [leaves[index] for index in indices if leaves[index].data_ptr() not in passed]
-
-    def _find_shown(self, leaves: list[Any]) -> list[int]:
-        """The indices of those that the forward gives the program, too: torch writes to none.
-
-        A forward gives what it saves last, and its backward gets it in the same order.
-        """
-        slots = [index for index in self._slots if type(leaves[index]) in TENSORS]
-        saved = self.forward.find_last_results(len(self._slots))
-        if len(saved) != len(slots):
-            return []
-        return [slot for slot, index in zip(slots, saved) if index in self.forward.shown]
 
     def find_inside(self, leaves: list[Any]) -> set[int]:
         return {
