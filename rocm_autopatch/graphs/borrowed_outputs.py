@@ -196,8 +196,7 @@ class BorrowedOutputs:
         self._same = [index for index in self._handed_out if index in same]
         self._fresh = [index for index in self._handed_out if index not in same]
         copies = [self.leaves[index] for index in self._copied]
-        self._copies = GraphOutputs(copies, True, (), self._device)
-        self._copies.gives_views = False
+        self._copies = GraphOutputs(copies, True, (), self._device, gives_views=False)
 
     def count_owners(self, given: Sequence[torch.Tensor]) -> None:
         """Note how many references each result's memory has while no caller holds one.

@@ -197,8 +197,6 @@ class GraphOutputs:
 
     gone = math.inf
     for_backward = False
-    #: Whether copies that share memory are views for autograd. Those of compiled code are not.
-    gives_views = True
 
     def __init__(
         self,
@@ -207,7 +205,9 @@ class GraphOutputs:
         inputs: Sequence[torch.Tensor],
         device: torch.device,
         lend: bool = False,
+        gives_views: bool = True,
     ) -> None:
+        self._gives_views = gives_views
         leaves, self.spec = pytree.tree_flatten(result)
         self.clone, self.lends = clone, lend or not clone
         self.leaves = without_history(leaves) if self.lends else leaves
@@ -293,7 +293,7 @@ class GraphOutputs:
             copy = whole.clone()
             for index, dtype, where in views:
                 view = new_view(copy, dtype, where)
-                given[index] = view if self.gives_views else view.data
+                given[index] = view if self._gives_views else view.data
 
     def count_owners(self, given: Sequence[torch.Tensor]) -> None:
         """Note how many references each result's memory has while no caller holds one.

@@ -77,6 +77,8 @@ class CallStrategy:
     goes_beside = False
     #: Whether a call that finds results in use is captured anew, where no result is overwritten.
     captures_again = False
+    #: Whether results that share memory are views for autograd. Those of compiled code are not.
+    gives_views = True
     #: Why a call has no graph because of where its leaves are.
     misplaced = ""
     #: The device of calls without a tensor, if that is known.
@@ -179,7 +181,8 @@ class CallStrategy:
         results the program was seen to keep until the next call.
         """
         taken = [*inputs.tensors, *places.values()]
-        return GraphOutputs(result, clone, taken, device, not (seen.keeps or seen.kept))
+        lend = not (seen.keeps or seen.kept)
+        return GraphOutputs(result, clone, taken, device, lend, self.gives_views)
 
     def find_movable(self) -> Container[int]:
         """The memories of results that are moved at a replay if the program keeps them."""
@@ -219,7 +222,7 @@ class InferenceCalls(CallStrategy):
         device: torch.device | None = None,
     ) -> None:
         super().__init__(function)
-        self._pools, self.device = pools, device
+        self._pools, self.device, self.gives_views = pools, device, pools is None
 
     def run_in_graph_memory(self, call: GraphedCall, run: Callable[[], object]) -> object:
         if self._pools is None:

@@ -790,6 +790,31 @@ def test_a_result_whose_memory_is_saved_is_changed_in_place() -> None:
     assert counts()[0] > 0
 
 
+def test_kept_results_of_one_memory_without_gradients() -> None:
+    """They are no views, as without graphs: one made in no_grad() gets no gradient in place."""
+    weight = torch.randn(16, 16, device=GPU, requires_grad=True)
+
+    def three(x: Any) -> Any:
+        value = (x @ weight).sigmoid()
+        return value, value.view(-1), value.sin() @ weight
+
+    fast, plain = (torch.compile(three, mode=mode) for mode in ("reduce-overhead", "default"))
+    kept = []
+    for number in range(8):
+        x, found = batch(), []
+        for function in (fast, plain):
+            with torch.no_grad():
+                results = function(x)
+            found.append([one._is_view() for one in results])
+            if number >= 2:
+                results[0].add_(weight.sum())
+            kept.append(results)
+        assert found[0] == found[1]
+        for one, other in zip(*kept[-2:]):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+    assert counts()[0] > 0
+
+
 def test_a_backward_of_what_has_no_graphs() -> None:
     """It has saved what a function with graphs has saved, and is compiled in another mode."""
     weight = torch.randn(16, 16, device=GPU, requires_grad=True)
