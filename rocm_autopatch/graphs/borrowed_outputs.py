@@ -245,11 +245,9 @@ class BorrowedOutputs:
         return self._lend[0]
 
     def saved_and_shown(self) -> set[int]:
-        """The addresses of those that the program gets, and that are among the results again."""
-        tensors = (leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor))
-        number = Counter(map(torch.Tensor.data_ptr, tensors))
-        places = {self.leaves[index].data_ptr() for index in self._shown}
-        return {place for place in places if number[place] > 1}
+        """The addresses of those that the program gets and that are among the results again."""
+        number = Counter(self.leaves[index].data_ptr() for index in self._shown)
+        return {place for place, times in number.items() if times > 1}
 
     def passing_memories(self) -> set[int]:
         """The memories of the results that may be others' once nobody uses them any more.

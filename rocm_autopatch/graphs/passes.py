@@ -296,8 +296,8 @@ class ForwardPass(_RegionPass):
 class BackwardPass(_RegionPass):
     """Calls of the compiled backward of *forward*, which has saved the leaves at *saved*.
 
-    *slots* are the indices of all that any forward gives it: a hook of saved tensors may give
-    others there.
+    *slots* are the indices of all that any forward gives it, in new torches but of arguments: a
+    hook of saved tensors may give others there.
     """
 
     misplaced = NO_FORWARD
@@ -417,16 +417,16 @@ class BackwardPass(_RegionPass):
         return DonatedInputs(results, leaves)
 
     def find_spoilt(self, leaves: list[Any], donated: DonatedInputs | None) -> list[torch.Tensor]:
-        # A call without a graph may write to what was given to it to be read last.
-        given = {one for one in self._slots if type(leaves[one]) in TENSORS} - self.fixed
-        # It writes to nothing that the program has got, but a hook may give that for another value.
-        number = Counter(leaves[index].data_ptr() for index in given)
-        shown = donated.results.saved_and_shown() if donated else ()
-        indices = {
-            index
-            for index in given
-            if leaves[index].data_ptr() not in shown or number[leaves[index].data_ptr()] > 1
+        # A call without a graph may write to what was given to it to be read last, but to nothing
+        # that the program has got. A hook may give that for another value.
+        given = {
+            index: leaves[index].data_ptr()
+            for index in self._slots
+            if index not in self.fixed and type(leaves[index]) in TENSORS
         }
+        number = Counter(given.values())
+        shown = donated.results.saved_and_shown() if donated else ()
+        indices = {at for at, place in given.items() if place not in shown or number[place] > 1}
         indices.update(self.saved, donated.indices if donated else ())
         # What the forward was given, and has saved, no backward with a graph overwrites.
         passed = {address for _, address in donated.results.passed} if donated else set()

@@ -763,6 +763,38 @@ def test_a_hook_that_gives_a_result(kind: str) -> None:
     assert counts()[0] > 0
 
 
+@pytest.mark.parametrize("since", [0, 2])
+def test_a_hook_that_gives_a_saved_result(since: int) -> None:
+    """Two saved values are in the memory of one then, and a backward may write to one of them."""
+    weight = torch.randn(16, 16, device=GPU, requires_grad=True)
+
+    def both(x: Any, w: Any) -> Any:
+        value = x @ w
+        return value.sigmoid(), value.sin()
+
+    functions = [torch.compile(both, mode=mode) for mode in ("reduce-overhead", "default")]
+    given: list[Any] = []
+
+    def unpack(one: Any) -> Any:
+        is_other = one.shape == ONES.shape and one.data_ptr() != x.data_ptr()
+        if not given or not is_other or one.data_ptr() == given[0].data_ptr():
+            return one
+        return given[0].copy_(one)
+
+    for number in range(8):
+        x, grads = batch(), []
+        for function in functions:
+            given.clear()
+            with torch.autograd.graph.saved_tensors_hooks(lambda one: one, unpack):
+                result, other = function(x, weight)
+            if number >= since:
+                given.append(result.detach())
+            loss = result.square().mean() + other.square().sum()
+            grads.append(torch.autograd.grad(loss, weight)[0])
+            del result, other, loss
+        torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-3)
+
+
 def test_a_result_whose_memory_is_saved_is_changed_in_place() -> None:
     """It is no view, as without graphs: autograd lets nobody change a view of a function's."""
     weights = [torch.randn(16, 16, device=GPU, requires_grad=True) for _ in range(2)]
