@@ -21,7 +21,7 @@ from rocm_autopatch.graphs.calls import CallStrategy, GraphedCall, GraphOptions
 from rocm_autopatch.graphs.captured_ops import CapturedOps, OpUse
 from rocm_autopatch.graphs.host_backup import HostBackup
 from rocm_autopatch.graphs.layout import storage_key
-from rocm_autopatch.graphs.memory import GraphMemory
+from rocm_autopatch.graphs.memory import GraphMemory, end_first_calls
 from rocm_autopatch.graphs.observation import ObservedCall
 from rocm_autopatch.graphs.pytrees import CONSTANTS, TENSORS, describe_signature, tensors_of
 from rocm_autopatch.graphs.refusal import CaptureBusy, CaptureDisturbed, Refused
@@ -34,6 +34,10 @@ from rocm_autopatch.graphs.states import (
 from rocm_autopatch.graphs.verification import ResultVerification
 from rocm_autopatch.graphs.write_back import InPlaceWriteBack
 
+# What lies side by side with others has more bytes, and is a smaller part of all.
+_LEAST, _PARTS = 1 << 20, 8
+# What a call reads, gives and needs besides is some 20 MiB at most.
+_LITTLE = 10 << 20
 UNSEEN = "its effects can't be observed: "
 IN_POOL = "its graph would lie in a pool of torch.cuda.use_mem_pool: make the first calls outside"
 _leaves = torch.utils._pytree.tree_leaves
@@ -151,6 +155,8 @@ class CaptureAttempt:
         #: Whether the first replay was the call itself.
         self.is_replayed = False
         self._pool = observed.pool
+        # So many bytes of results lie side by side.
+        self._side_by_side = 0
         self._changes = [call.leaves[index] for index in observed.changes]
         self._verification: ResultVerification | None = None
         self._raised: list[Exception] = []
@@ -166,6 +172,7 @@ class CaptureAttempt:
         finally:
             # It holds memory, and this object.
             verified, self._verification = self._verification is not None, None
+            end_first_calls()
         return self._finished_capture(captured, verified)
 
     @property
@@ -250,14 +257,14 @@ class CaptureAttempt:
             kept = HostBackup(self._strategy.find_spoilt(self._call.leaves, self._donated))
         put_back = remember_contents(changed, kept)
         undo.callback(put_back)
-        call_again, changes = self._strategy.call_again, self._changes
-        self._compare_with(
-            lambda prepare: [call_again(self._call, prepare), changes], put_back, undo
-        )
-        # The capture can't use what the call has needed. So the device gets it back, as what first
-        # calls lay in: between what they left there, the graph's largest values find no place.
-        self._memory.release(self._pool.device)
+        self._compare_with(self._call_again, put_back, undo)
+        # The capture can't use what the call has needed. So the device gets it back.
         capture.give_back()
+
+    def _call_again(self, prepare: Callable[[], None]) -> list[object]:
+        result = self._strategy.call_again(self._call, prepare)
+        self._side_by_side = _size_side_by_side(result, self._call.leaves)
+        return [result, self._changes]
 
     def _compare_with(
         self,
@@ -282,7 +289,9 @@ class CaptureAttempt:
             donated.let_go(call.leaves, self._pool, self._order)
         owned = set(map(storage_key, [*inputs.tensors, *tensors_of(call.leaves)]))
         with capture.own_casts():
-            graph, result = self._pool.capture(self._noting_function(ops), enter, self._memory)
+            graph, result = self._pool.capture(
+                self._noting_function(ops), enter, self._memory, self._side_by_side
+            )
         if self._memory.last_order != self._order:
             raise CaptureBusy("another thread captures in the same memory")
         if capture.count_compiles() != compiled:
@@ -365,10 +374,12 @@ class CaptureAttempt:
         call, donated = self._call, captured.donated
         if donated:
             if verify:
+                spoilt = self._strategy.find_spoilt(call.leaves, donated)
                 with capture.no_other():
-                    kept = HostBackup(self._strategy.find_spoilt(call.leaves, donated))
+                    kept = HostBackup(spoilt)
                 undo.callback(kept.restore)
-                again = functools.partial(self._call_beside, kept)
+                sizes = _sizes_of([*spoilt, *captured.outputs.leaves])
+                again = functools.partial(self._call_beside, kept, sum(sizes.values()))
                 self._compare_with(again, kept.restore, undo)
             captured.inputs.copy(call.leaves)
         verification = self._verification
@@ -414,8 +425,13 @@ class CaptureAttempt:
         self._inputs.copy(leaves)
         return self._record_graph()
 
-    def _call_beside(self, kept: HostBackup, prepare: Callable[[], None]) -> list[object]:
-        """A plain call in the memory of the graph that was just captured for it."""
+    def _call_beside(
+        self, kept: HostBackup, size: int, prepare: Callable[[], None]
+    ) -> list[object]:
+        """A plain call in the memory of the graph that was just captured for it.
+
+        What is added to that memory stays in it. So a call that needs little has memory of its own.
+        """
 
         def run() -> object:
             prepare()
@@ -423,6 +439,8 @@ class CaptureAttempt:
                 self._call.structure, kept.copy_leaves(self._call.leaves)
             )
 
+        if size < _LITTLE:
+            return [self._strategy.run_before_capture(self._call, run), []]
         return [self._pool.run_beside_graphs(run, self._memory), []]
 
     def _finished_capture(self, captured: CapturedState, verified: bool) -> CapturedState:
@@ -492,6 +510,25 @@ def _objection_to_changes(
     shape = list(call.leaves[changes[0]].shape)
     text = "it changes an argument in place (shape %s), and %s: make this tensor a buffer of "
     return (text + "the module, or return the new one") % (shape, why) if why else None
+
+
+def _size_side_by_side(result: object, leaves: Sequence[object]) -> int:
+    """The bytes of a result that should lie in one piece of memory, and in no argument.
+
+    torch's allocator takes a segment from the device for each value of 10 MiB or more, and what is
+    free in two of them is never one. A backward frees what it has read, so it would find room for
+    small values only. What is large finds a place by itself. The least is what the allocator has
+    other segments for.
+    """
+    given = {*map(storage_key, tensors_of(leaves))}
+    sizes = _sizes_of(_leaves(result))
+    new = [size for memory, size in sizes.items() if memory not in given]
+    return sum(size for size in new if _LEAST < size < sum(new) / _PARTS)
+
+
+def _sizes_of(leaves: Iterable[object]) -> dict[int, int]:
+    """The bytes of each memory in which tensors among the leaves lie."""
+    return {storage_key(one): one.untyped_storage().nbytes() for one in tensors_of(leaves)}
 
 
 def _objection_to_constants(result: object) -> str | None:

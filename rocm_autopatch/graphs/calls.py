@@ -79,6 +79,8 @@ class CallStrategy:
     captures_again = False
     #: Whether results that share memory are views for autograd. Those of compiled code are not.
     gives_views = True
+    #: Whether there has been a graph.
+    has_graphs = False
     #: Why a call has no graph because of where its leaves are.
     misplaced = ""
     #: The device of calls without a tensor, if that is known.
@@ -97,7 +99,7 @@ class CallStrategy:
     def call_before_capture(self, call: GraphedCall, leaves: list[object]) -> object:
         """The same before there is a graph."""
         run = functools.partial(self.call_plainly, call.structure, leaves)
-        return self.run_in_graph_memory(call, run)
+        return run() if self.has_graphs else self.run_before_capture(call, run)
 
     def call_again(self, call: GraphedCall, prepare: Callable[[], None]) -> object:
         """The same, if it is not the last call with these leaves, and after *prepare*."""
@@ -106,10 +108,10 @@ class CallStrategy:
             prepare()
             return self.call_plainly(call.structure, list(call.leaves))
 
-        return self.run_in_graph_memory(call, run)
+        return self.run_before_capture(call, run)
 
-    def run_in_graph_memory(self, call: GraphedCall, run: Callable[[], object]) -> object:
-        """Call *run* where the values of calls before the first capture lie."""
+    def run_before_capture(self, call: GraphedCall, run: Callable[[], object]) -> object:
+        """Call *run* where the values of calls lie that a capture follows soon."""
         return run()
 
     def find_memory(self, pools: capture.CapturePools) -> GraphMemory:
@@ -193,6 +195,7 @@ class CallStrategy:
 
     def note_capture(self, signature: SignatureEntry, captured: CapturedState) -> None:
         """Calls with this signature have a graph now."""
+        self.has_graphs = True
 
     def note_drop(self, captured: CapturedState) -> None:
         """A graph is about to be dropped."""
@@ -209,7 +212,7 @@ class CallStrategy:
 class InferenceCalls(CallStrategy):
     """Calls of a function that needs no gradients.
 
-    With *pools*, calls before the first capture use the graphs' memory: what is called is compiled
+    With *pools*, calls before a capture have memory of their own: what is called is compiled
     then, and does nothing but launch kernels. *device* is that of calls without a tensor.
     """
 
@@ -224,8 +227,7 @@ class InferenceCalls(CallStrategy):
         super().__init__(function)
         self._pools, self.device, self.gives_views = pools, device, pools is None
 
-    def run_in_graph_memory(self, call: GraphedCall, run: Callable[[], object]) -> object:
+    def run_before_capture(self, call: GraphedCall, run: Callable[[], object]) -> object:
         if self._pools is None:
             return run()
-        user = self.user_of_memory(call)
-        return self._pools.run_in_graph_memory(call.device, run, self._pools.memory, user)
+        return self._pools.run_before_capture(call.device, run, self.user_of_memory(call))

@@ -18,7 +18,7 @@ import torch
 
 from rocm_autopatch import startup
 from rocm_autopatch.graphs.layout import place_of, view_at
-from rocm_autopatch.graphs.memory import KNOWN_HANDLES, GraphMemory, Handle
+from rocm_autopatch.graphs.memory import KNOWN_HANDLES, FirstCallMemory, GraphMemory, Handle
 from rocm_autopatch.graphs.refusal import CaptureBusy
 
 if TYPE_CHECKING:
@@ -257,15 +257,12 @@ class CapturePool:
 
         return make
 
-    def run_in_graph_memory(
-        self, function: Callable[[], Result], memory: GraphMemory, user: Hashable = None
+    def run_before_capture(
+        self, function: Callable[[], Result], memory: FirstCallMemory, user: Hashable = None
     ) -> Result:
-        """Call a function whose values lie in *memory*, if there is no graph yet.
+        """Call a function whose values lie in *memory*, if *user* has not called too often.
 
-        The first calls of each *user* do, and the first capture takes their place. Elsewhere, the
-        program's own values (the state of an optimizer) would lie between them, and torch could not
-        return them to the device. Libraries use the workspaces of the stream of captures then, and
-        need no second ones.
+        Libraries use the workspaces of the stream of captures then, and need no second ones.
         """
         started = False
 
@@ -274,17 +271,16 @@ class CapturePool:
             started = True
             return function()
 
-        if memory.count_first_call(self.device, user) and self._using.acquire(blocking=False):
+        if memory.count_call(user) and self._using.acquire(blocking=False):
             try:
-                with memory.used(self.device):
-                    handle = memory.handle_before_capture(self.device)
-                    if handle is not None and self._can_give_back_idle():
+                with memory.used(self.device) as handle:
+                    if self._can_give_back_idle():
                         return self._in(handle, run, memory)
             except RuntimeError as error:
                 if started:
                     raise
                 why = str(error).partition("\n")[0]
-                startup.fail("graphs", f"a call did not use the memory of its graph: {why}")
+                startup.fail("graphs", f"a first call did not use memory of its own: {why}")
             finally:
                 self._using.release()
         return function()
@@ -318,16 +314,15 @@ class CapturePool:
         if not self._using.acquire(blocking=False):
             raise CaptureBusy("another thread uses the stream of captures")
         try:
-            with memory.used(self.device):
-                handle, alive = memory.begin(self.device)
-                result = self._in(handle, function)
+            handle, alive = memory.begin(self.device)
+            result = self._in(handle, function)
             del alive
             return result
         finally:
             self._using.release()
 
     def _in(
-        self, handle: Handle, function: Callable[[], Result], holder: GraphMemory | None = None
+        self, handle: Handle, function: Callable[[], Result], holder: FirstCallMemory | None = None
     ) -> Result:
         """Call a function whose values lie in this memory, which *holder* then keeps."""
         self._own_workspaces()
@@ -343,7 +338,7 @@ class CapturePool:
             finally:
                 self._end(handle)
                 release = torch._C._cuda_releasePool
-                if holder is None or not holder.keep_without_graph(self.device, release):
+                if holder is None or not holder.keep(self.device, release):
                     release(self.index, handle)
                 # The program may go on after an exception.
                 current.wait_stream(self.stream)
@@ -359,11 +354,12 @@ class CapturePool:
         function: Callable[[list[object]], Result],
         enter: Callable[[], list[object]],
         memory: GraphMemory,
+        size: int = 0,
     ) -> tuple[Callable[[], None], Result]:
         """Capture the kernels of a function without executing them.
 
         Its argument is what *enter* returns, which is called in the capture. What it allocates lies
-        in *memory*, as all that the kernels write.
+        in *memory*, as all that the kernels write, with *size* bytes in one piece if that is there.
 
         Returns what replays them, and the result that a replay fills. Raises what the function or
         the runtime raises, and Busy if another thread uses the stream. The stream is then as it was
@@ -372,8 +368,7 @@ class CapturePool:
         if not self._using.acquire(blocking=False):
             raise CaptureBusy("another thread uses the stream of captures")
         try:
-            with memory.used(self.device):
-                return self._record(function, enter, memory)
+            return self._record(function, enter, memory, size)
         finally:
             self._using.release()
 
@@ -382,6 +377,7 @@ class CapturePool:
         function: Callable[[list[object]], Result],
         enter: Callable[[], list[object]],
         memory: GraphMemory,
+        size: int,
     ) -> tuple[Callable[[], None], Result]:
         graph = torch.cuda.CUDAGraph()
         _own_graphs.add(graph)
@@ -390,9 +386,12 @@ class CapturePool:
             try:
                 with torch.cuda.device(self.device), _no_collection():
                     self._own_workspaces()
+                    has_room = 0 < size < torch.cuda.mem_get_info(self.device)[0]
                     with torch.cuda.graph(
                         graph, handle, self.stream, capture_error_mode=CAPTURE_ERROR_MODE
                     ):
+                        if has_room:
+                            self._take_piece(size)
                         result = function(enter())
                     del alive
                     # At its begin, torch has set the offset of random numbers to 0 on this stream
@@ -408,6 +407,11 @@ class CapturePool:
         self._wait_for_all = bool(self._readers)
         self._leaves_pieces = True
         return _CarefulGraph(graph, self.device).replay, result
+
+    def _take_piece(self, size: int) -> None:
+        """Let the allocator have so many bytes in one piece, if the process may take them."""
+        with suppress(RuntimeError):
+            torch.UntypedStorage(size, device=self.device)  # type: ignore[call-arg]
 
     def _own_workspaces(self) -> None:
         """Have what cuBLAS works in, in this thread and on the stream, in memory that stays ours.
@@ -626,7 +630,7 @@ class CapturePools:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self._pools: dict[torch.device, CapturePool] = {}
-        self.memory = GraphMemory()
+        self.first_calls, self.memory = FirstCallMemory(), GraphMemory()
         #: What backward graphs write to that overwrite nothing a forward has saved.
         self.gradients = GraphMemory()
         # What the forwards of a step save in, and those that were captured in the present one.
@@ -670,20 +674,16 @@ class CapturePools:
                 self._pools[device] = CapturePool(device)
             return self._pools[device]
 
-    def run_in_graph_memory(
-        self,
-        device: torch.device | None,
-        function: Callable[[], Result],
-        memory: GraphMemory,
-        user: Hashable = None,
+    def run_before_capture(
+        self, device: torch.device | None, function: Callable[[], Result], user: Hashable = None
     ) -> Result:
-        """As :meth:`Pool.run_in_graph_memory`, if *device* is one that graphs are captured on.
+        """As :meth:`Pool.run_before_capture`, if *device* is one that graphs are captured on.
 
         Otherwise the function is just called.
         """
         if device is None or device.type != CapturePool.kind or is_capturing():
             return function()
-        return self.of(device).run_in_graph_memory(function, memory, user)
+        return self.of(device).run_before_capture(function, self.first_calls, user)
 
     def __reduce__(self) -> tuple[type[CapturePools], tuple[()]]:
         return CapturePools, ()  # A copy has graphs of its own.

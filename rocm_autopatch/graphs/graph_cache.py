@@ -614,8 +614,7 @@ class GraphCache:
         self, signature: SignatureEntry, call: GraphedCall | None, why: str
     ) -> None:
         signature.move_to(RejectedState(why))
-        if call and call.device is not None:
-            self.strategy.find_memory(self._pools).release(call.device)
+        self._pools.first_calls.release()
         self.refuse(why, call.leaves if call else [])
 
     def refuse(self, why: str, leaves: Sequence[object]) -> None:

@@ -26,13 +26,13 @@ Handle = tuple[int, int]
 #: All that were ever made for graphs of ours.
 KNOWN_HANDLES: set[Handle] = set()
 _orders = itertools.count()
-#: How many calls of one function with the same weights may use the memory before the first capture.
-#: There are one or two in each step of training, and four steps until both graphs are captured.
-FIRST_CALLS = 12
+# How many calls of one function with the same weights may use memory of first calls until a
+# capture. There are one or two in each step of training, and four steps until both graphs are.
+_FIRST_CALLS = 12
 # How many functions with other weights there may be until then.
 _USERS = 512
-# Those that are kept though they have no graph. One thread can end what another one keeps.
-_holding: weakref.WeakSet[GraphMemory] = weakref.WeakSet()
+# Memories of first calls. One thread can end what another one keeps.
+_kept: weakref.WeakSet[FirstCallMemory] = weakref.WeakSet()
 _lock = threading.RLock()
 
 
@@ -66,6 +66,78 @@ class LiveOutputs(Protocol):
         """
 
 
+class FirstCallMemory:
+    """Memory of torch's allocator for calls before a capture, until the next one.
+
+    Elsewhere, the program's own values (the state of an optimizer) would lie between theirs, and
+    torch could not return them to the device.
+    """
+
+    def __init__(self) -> None:
+        self._calls = Counter[Hashable]()
+        # By device: the allocator's handle, and what ends it.
+        self._handles: dict[torch.device, Handle] = {}
+        self._held: dict[torch.device, weakref.finalize[[int, Handle], FirstCallMemory]] = {}
+        # The devices on which a thread is about to use it, or does.
+        self._used: set[torch.device] = set()
+
+    def count_call(self, user: Hashable = None) -> bool:
+        """Count a call of *user*. Returns whether it may use this memory.
+
+        What such calls free here is there for nobody else.
+        """
+        self._calls[user] += 1
+        over = self._calls[user] - _FIRST_CALLS, len(self._calls) - _USERS
+        if 1 in over:
+            self.release()
+        return max(over) < 1
+
+    @contextmanager
+    def used(self, device: torch.device) -> Iterator[Handle]:
+        """Keep it, whatever other threads do: this one uses its handle in the context.
+
+        One thread at a time may use it on a device.
+        """
+        with _lock:
+            self._used.add(device)
+        try:
+            if device not in self._held:
+                self._handles[device] = torch.cuda.graph_pool_handle()
+                KNOWN_HANDLES.add(self._handles[device])
+            yield self._handles[device]
+        finally:
+            with _lock:
+                self._used.discard(device)
+
+    def keep(self, device: torch.device, release: Callable[[int, Handle], None]) -> bool:
+        """Keep it after its use, until *release* is called with device and handle.
+
+        Returns False if it is kept.
+        """
+        if device in self._held:
+            return False
+        with _lock:
+            keeper = weakref.finalize(self, release, device.index, self._handles[device])
+            keeper.atexit = False
+            self._held[device] = keeper
+            _kept.add(self)
+        return True
+
+    def release(self) -> None:
+        """Keep it no longer. Where a thread uses it now, it is kept until the next time."""
+        with _lock:
+            for one in self._held.keys() - self._used:
+                self._held.pop(one)()
+
+
+def end_first_calls() -> None:
+    """There is a capture: no memory of first calls is kept, and they count anew."""
+    with _lock:
+        for one in [*_kept]:
+            one._calls.clear()
+            one.release()
+
+
 class GraphMemory:
     """Memory of torch's allocator that only graphs use."""
 
@@ -73,12 +145,6 @@ class GraphMemory:
         # By device: the allocator's handle, and the graphs that use it.
         self._handles: dict[torch.device, Handle] = {}
         self._graphs: dict[torch.device, weakref.WeakSet[object]] = {}
-        # By device: how many calls of each user have used it before it has a graph, and what ends
-        # that.
-        self._calls: dict[torch.device, Counter[Hashable]] = {}
-        self._held: dict[torch.device, weakref.finalize[[int, Handle], GraphMemory]] = {}
-        # The devices on which a thread is about to use it, or does.
-        self._used: set[torch.device] = set()
         #: The number of the last capture that has begun, or is about to.
         self.last_order = -1
         #: By the order of their captures: what was in use when it was last looked at.
@@ -88,35 +154,14 @@ class GraphMemory:
         self._last_lent = -1
         self._overwritten: list[tuple[float, int]] = []
 
-    @contextmanager
-    def used(self, device: torch.device) -> Iterator[None]:
-        """Keep what is kept, whatever other threads do: this one uses a handle in the context.
-
-        One thread at a time may use it on a device.
-        """
-        with _lock:
-            self._used.add(device)
-        try:
-            yield
-        finally:
-            with _lock:
-                self._used.discard(device)
-
     def begin(self, device: torch.device) -> tuple[Handle, list[object]]:
         """The handle for a capture on *device*, and what must live until it has begun.
 
         Torch frees memory after its last graph, and then its handle can't be used again.
         """
-        # Others may have ended their first calls without a capture.
-        with _lock:
-            for other in [*_holding]:
-                if other is not self:
-                    other.release(device)
-        return self._pool_handle(device)
-
-    def _pool_handle(self, device: torch.device) -> tuple[Handle, list[object]]:
+        end_first_calls()
         alive = list(self._graphs.setdefault(device, weakref.WeakSet()))
-        if not alive and device not in self._held:
+        if not alive:
             self._handles[device] = torch.cuda.graph_pool_handle()
             KNOWN_HANDLES.add(self._handles[device])
         return self._handles[device], alive
@@ -124,57 +169,6 @@ class GraphMemory:
     def add(self, device: torch.device, graph: object) -> None:
         """A graph was captured here."""
         self._graphs[device].add(graph)
-        self._let_go(device)
-
-    def count_first_call(self, device: torch.device, user: Hashable = None) -> bool:
-        """Count a call of *user* without a graph. Returns whether nobody has called too often.
-
-        What such calls free here is there for nobody else.
-        """
-        calls = self._calls.setdefault(device, Counter())
-        calls[user] += 1
-        is_first = max(calls.values()) <= FIRST_CALLS and len(calls) <= _USERS
-        if not is_first:
-            self.release(device)
-        return is_first
-
-    def handle_before_capture(self, device: torch.device) -> Handle | None:
-        """The handle for a call before the first capture; None after it.
-
-        A replay overwrites what was free at its capture.
-        """
-        return None if self._graphs.get(device) else self._pool_handle(device)[0]
-
-    def keep_without_graph(
-        self, device: torch.device, release: Callable[[int, Handle], None]
-    ) -> bool:
-        """Keep the memory, until *release* is called with device and handle. False if it is."""
-        if device in self._held:
-            return False
-        with _lock:
-            keeper = weakref.finalize(self, release, device.index, self._handles[device])
-            keeper.atexit = False
-            self._held[device] = keeper
-            _holding.add(self)
-        return True
-
-    def release(self, device: torch.device | None = None) -> None:
-        """Keep the memory no longer without a graph, on any device if it is None.
-
-        Where a thread uses it now, it is kept until the next time.
-        """
-        with _lock:
-            for one in [device] if device is not None else [*self._held]:
-                if one not in self._used:
-                    self._let_go(one)
-
-    def _let_go(self, device: torch.device) -> None:
-        with _lock:
-            held = self._held.pop(device, None)
-            if held is not None:
-                held()
-            if not self._held:
-                _holding.discard(self)
 
     def order(self) -> int:
         """A number for a capture that begins now. Later captures have larger ones."""

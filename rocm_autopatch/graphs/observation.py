@@ -11,8 +11,9 @@ import torch
 if TYPE_CHECKING:
     from rocm_autopatch.graphs.capture import CapturePool
 
-# So many numbers are added up at a time.
-_SUMMED = 1 << 19
+# So many numbers are added up at a time, at least and at most. The least needs 1 MiB: for more,
+# torch's allocator takes 20 MiB from the device.
+_SUMMED = 1 << 17, 1 << 19
 
 
 class ObservedCall:
@@ -101,13 +102,15 @@ def _integer_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     Torch copies integers to the type of their sum, and ``contiguous()`` copies, too. For all of a
     large tensor there may be no memory.
     """
-    if tensor.is_contiguous() or tensor.dim() < 2 or tensor.numel() <= _SUMMED:
+    least, most = _SUMMED
+    at_once = min(max(least, tensor.numel() >> 5), most)
+    if tensor.is_contiguous() or tensor.dim() < 2 or tensor.numel() <= at_once:
         flat = _flat_view(tensor).view(torch.uint8)
         if not (flat.numel() % 4 or flat.storage_offset() % 4):
             flat = flat.view(torch.int32)
-        yield from flat.split(_SUMMED) if flat.numel() else ()
+        yield from flat.split(at_once) if flat.numel() else ()
         return
-    rows = max(1, _SUMMED * len(tensor) // tensor.numel())
+    rows = max(1, at_once * len(tensor) // tensor.numel())
     for part in tensor.split(rows):
         yield from _integer_parts(part[0] if rows == 1 else part)
 

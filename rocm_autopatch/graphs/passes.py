@@ -55,13 +55,8 @@ class SharedRegion(Protocol):
     recompile: Callable[[Hashable], bool] | None
     cuts: Sequence[str]
 
-    def run_in_graph_memory(
-        self, device: torch.device | None, function: Callable[[], object], user: Hashable
-    ) -> object:
-        """Call a forward or its backward before the first capture."""
-
     def find_memory(self) -> GraphMemory:
-        """What its forwards write to, and calls before the first capture."""
+        """What its forwards write to."""
 
     def add_forward(self, captured: CapturedState) -> None:
         """A forward was captured."""
@@ -94,8 +89,6 @@ class _RegionPass(CallStrategy):
         self.fixed = frozenset(fixed)
         # For which of these the indices of the others are known, among how many, and they.
         self._free: tuple[frozenset[int], int, list[int]] = (frozenset(), -1, [])
-        #: Whether there has been a graph.
-        self.has_graphs = False
         self._is_alone = readers.are_counted()
         # The cache refers to this object, and has to go by its count of references: results that
         # lie in the memory of its graphs are looked at then.
@@ -126,9 +119,6 @@ class _RegionPass(CallStrategy):
         cache = None if self._cache is None else self._cache()
         return cache.states() if cache is not None else []
 
-    def note_capture(self, signature: SignatureEntry, captured: CapturedState) -> None:
-        self.has_graphs = True
-
     def run_list(self, inputs: list[object], unfit: str | None = None) -> Any:
         """The result for *inputs*, without a graph if they are *unfit*. The list is empty then."""
         try:
@@ -140,7 +130,12 @@ class _RegionPass(CallStrategy):
             key = self._signatures.find_signature([inputs[index] for index in free])
         except Refused as refused:
             record.count_plain_call(self.cache.row, str(refused))
-            return self.call_plainly(None, inputs)
+            run = functools.partial(self.call_plainly, None, inputs)
+            return (
+                run()
+                if self.has_graphs
+                else self.run_before_capture(GraphedCall(None, inputs), run)
+            )
         if self._is_alone and not readers.are_counted():
             self._is_alone = False
             self.cache.clear()
@@ -156,8 +151,9 @@ class _RegionPass(CallStrategy):
             self._free = self.fixed, count, found
         return found
 
-    def run_in_graph_memory(self, call: GraphedCall, run: Callable[[], object]) -> object:
-        return self.region.run_in_graph_memory(call.device, run, self.user_of_memory(call))
+    def run_before_capture(self, call: GraphedCall, run: Callable[[], object]) -> object:
+        pools = self.region.pools
+        return pools.run_before_capture(call.device, run, self.user_of_memory(call))
 
     def find_aliased(self, leaves: list[Any]) -> list[tuple[int, AliasedInput]]:
         owners = self.region.pools.owners

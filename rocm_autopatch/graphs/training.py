@@ -22,7 +22,6 @@ import functools
 import importlib
 import threading
 import weakref
-from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
@@ -33,7 +32,7 @@ from rocm_autopatch import failure, startup
 from rocm_autopatch.graphs import capture
 from rocm_autopatch.graphs.graph_cache import GraphCache
 from rocm_autopatch.graphs.layout import has_memory, storage_key
-from rocm_autopatch.graphs.memory import FIRST_CALLS, GraphMemory
+from rocm_autopatch.graphs.memory import GraphMemory
 from rocm_autopatch.graphs.passes import (
     NO_FORWARD,
     BackwardPass,
@@ -84,29 +83,12 @@ class TrainingRegion:
         self.cuts: Sequence[str] = ()
         # What its graphs write to, once a forward was captured.
         self._memory: GraphMemory | None = None
-        # How often a forward or a backward was called with the same weights before that.
-        self._calls: Counter[Hashable] = Counter()
         self.forward: CompiledForward | None = None
         self._weights: list[weakref.ref[torch.nn.Parameter]] = []
         self._replaced = True
 
-    def run_in_graph_memory(
-        self, device: torch.device | None, function: Callable[[], object], user: Hashable
-    ) -> object:
-        """Call a forward or its backward before the first capture."""
-        memory = self.find_memory()
-        if self._calls[user] == FIRST_CALLS:
-            # Others have theirs in the same memory, and go on.
-            memory.release(device)
-            return function()
-        self._calls[user] += 1
-        return self.pools.run_in_graph_memory(device, function, memory, user)
-
     def find_memory(self) -> GraphMemory:
-        """What its forwards write to, and calls before the first capture.
-
-        It is that of the step in which the first one is captured.
-        """
+        """What its forwards write to: memory of the step in which the first one is captured."""
         return self._memory or self.pools.training_memory()
 
     def add_forward(self, captured: CapturedState) -> None:
@@ -166,7 +148,7 @@ class TrainingRegion:
             # It is compiled anew, and nobody might call the old one any more. Other threads compile
             # the same function for themselves.
             if other.region.name == self.name and other.region.pools is self.pools:
-                other.region.find_memory().release()
+                self.pools.first_calls.release()
                 capture.give_back()
         self.forward = CompiledForward(self, graph.current_callable, _find_fixed(graph))
         self.forward.calls.compile_id = _current_compile()

@@ -18,13 +18,12 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 
 from rocm_autopatch.graphs.capture import CapturePool, no_other
 from rocm_autopatch.graphs.captured_ops import CapturedOps, fill_memory
-from rocm_autopatch.graphs.pytrees import TENSORS
 from rocm_autopatch.graphs.refusal import CaptureDisturbed, Refused
 
 # How many elements of a result are compared. All of them would need as much memory as the
@@ -47,6 +46,7 @@ _TOLERANCES = {
     torch.complex64: (1.3e-6, 1e-5),
     torch.complex128: (1e-7, 1e-7),
 }
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _leaves = torch.utils._pytree.tree_leaves
 # Of each leaf of a result, what is compared; None for what is no tensor.
 Samples = list[Optional[torch.Tensor]]
@@ -69,10 +69,10 @@ class ResultVerification:
     ) -> None:
         self._pool, self._call, self._restore = pool, call, restore
         self._before = pool.random() if draws else None
-        # Of each plain call. Of the last replay, what differs from the first one, how, and of what
-        # shape it is; and whether it has drawn as many numbers.
+        # Of each plain call, on the host. Of the last replay, what differs from the first one, how,
+        # and of what shape it is; and whether it has drawn as many numbers.
         self._plain: list[Samples] = []
-        self._got: Samples = []
+        self._got: dict[int, torch.Tensor] = {}
         self._different: dict[int, str] = {}
         self._shapes: list[torch.Tensor] = []
         self._has_drawn = True
@@ -84,10 +84,8 @@ class ResultVerification:
             restore()
 
     def _sampled_copies(self, result: object) -> Samples:
-        """Copies of what of a result is compared. They outlive it, and are no views of it."""
-        tensors = [one for one in _leaves(result) if type(one) in TENSORS]
-        most = _COMPARED // max(1, len(tensors))
-        return [one if one is None else one.clone() for one in _result_samples(result, most)]
+        """Copies of what of a result is compared, on the host."""
+        return [one if one is None else one.to("cpu", copy=True) for one in _result_samples(result)]
 
     def compare(self, result: object) -> bool:
         """Raise Refused if a replay gave something else than the call, except for rounding.
@@ -103,10 +101,12 @@ class ResultVerification:
 
     def needs_calls(self, result: object) -> bool:
         """Look at the result of a replay. Returns whether further calls may explain it."""
-        self._got = self._sampled_copies(result)
+        got: list[Any] = [*_result_samples(result)]
         with no_other():
             self._has_drawn = self._after is None or torch.equal(self._after, self._pool.random())
-            self._different = _differences_of(self._plain[0], self._got)
+            self._different = _differences_of(self._plain[0], got)
+        # Further calls may overwrite it.
+        self._got = {index: got[index].to("cpu", copy=True) for index in self._different}
         leaves = list(_leaves(result))
         self._shapes = [torch.empty_like(leaves[one], device="meta") for one in self._different]
         return len(self._plain) <= len(_FILLS) and not self._is_explained()
@@ -132,12 +132,8 @@ class ResultVerification:
 
     def _is_determined(self, index: int) -> bool:
         """Whether the plain calls determine what differs in this part of the result."""
-        replayed, ones = self._got[index], [calls[index] for calls in self._plain]
-        assert replayed is not None
-        with no_other():
-            # A plain call may give a number on the host.
-            tensors = [one.to(replayed.device) for one in ones if one is not None]
-            return len(tensors) < len(ones) or not _is_undetermined(replayed, tensors)
+        plain = [one for one in (calls[index] for calls in self._plain) if one is not None]
+        return len(plain) < len(self._plain) or not _is_undetermined(self._got[index], plain)
 
     def conclude(self) -> None:
         """Raise Refused unless the plain calls say that they don't determine what differs."""
@@ -160,8 +156,7 @@ def _differences_of(wanted: Samples, got: Samples) -> dict[int, str]:
         # A weight that is returned as it is is no result of the graph's own.
         if one is None or other is None:
             continue
-        # A plain call may give a number on the host.
-        said = _describe_difference(other.to(one.device), one)
+        said = _describe_difference(other, one.to(other.device))
         if said:
             found[index] = said
     return found
@@ -177,11 +172,12 @@ def _describe_difference(got: torch.Tensor, wanted: torch.Tensor) -> str:
         kinds = [f"{one.dtype} of shape {[*one.shape]}" for one in (got, wanted)]
         return " instead of ".join(kinds)
     wrong = ~_close_elements(got, wanted)
-    count = int(wrong.sum())
-    if not count:
+    if not wrong.any():
         return ""
-    one, other = (each if each.is_complex() else each.double() for each in (got, wanted))
-    most = (one - other).abs()[wrong].max().item()
+    one, other = (each if each.dtype in _TOLERANCES else each.float() for each in (got, wanted))
+    most = (one - other).abs().masked_fill(~wrong, 0).max().item()
+    # On the GPU, torch's sum makes eight bytes of each element first.
+    count = int(wrong.cpu().sum())
     return f"{count} of {wrong.numel()} elements of {got.dtype}, by {most:.3g} at most"
 
 
@@ -192,7 +188,11 @@ def _is_undetermined(got: torch.Tensor, plain: Sequence[torch.Tensor]) -> bool:
     """
     if len(plain) < 3 or any((one.shape, one.dtype) != (got.shape, got.dtype) for one in plain):
         return False
-    first, *others = plain
+    some = functools.reduce(
+        torch.logical_or, (~_close_elements(one, plain[0]) for one in (got, *plain[1:]))
+    )
+    # There are few of them.
+    got, first, *others = (_elements(one, some) for one in (got, *plain))
     wrong = ~_close_elements(got, first)
     unwritten = torch.ones_like(wrong)
     for value, one in zip(_FILLS, others):
@@ -200,14 +200,14 @@ def _is_undetermined(got: torch.Tensor, plain: Sequence[torch.Tensor]) -> bool:
         unwritten &= one == torch.full_like(one, filled)
     wrong &= ~unwritten
     differs = _difference_of(got, first)
-    varying, apart = _variation_of(plain)
+    varying, apart = _variation_of([first, *others])
     is_number = got.is_floating_point() or got.is_complex()
     wrong &= ~(differs <= _MORE * apart) if is_number else ~varying
     if not wrong.any():
         return True
     # Another element may vary in each call. What only differs by the fill does not, and what is
     # infinite says nothing of others.
-    varying, apart = _variation_of(plain[2:])
+    varying, apart = _variation_of(others[1:])
     varying &= apart.isfinite()
     few = bool(wrong.sum() <= _MORE * varying.sum())
     return few and bool(differs[wrong].max() <= _MORE * apart[varying].max())
@@ -229,6 +229,14 @@ def _difference_of(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return apart.abs()
 
 
+def _elements(tensor: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
+    """Those of its elements. Not every torch can index each type."""
+    if tensor.is_complex():
+        return tensor[where]
+    bits: torch.Tensor = tensor.resolve_neg().view(_BITS[tensor.element_size()])
+    return bits[where].view(tensor.dtype)
+
+
 def _close_elements(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     relative, absolute = _TOLERANCES.get(one.dtype, (0.0, 0.0))
     if one.is_floating_point() and one.dtype not in _TOLERANCES:
@@ -236,10 +244,12 @@ def _close_elements(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return torch.isclose(one, other, rtol=relative, atol=absolute, equal_nan=True)
 
 
-def _result_samples(result: object, most: int) -> Iterator[torch.Tensor | None]:
-    """What of a result is compared: about *most* elements of each tensor, from all parts of it."""
-    for leaf in _leaves(result):
-        yield _sample_tensor(leaf, most) if isinstance(leaf, torch.Tensor) else None
+def _result_samples(result: object) -> Iterator[torch.Tensor | None]:
+    """What of a result is compared: parts of each tensor, from all over it, as views of it."""
+    leaves = [leaf if isinstance(leaf, torch.Tensor) else None for leaf in _leaves(result)]
+    most = _COMPARED // max(1, sum(leaf is not None for leaf in leaves))
+    for leaf in leaves:
+        yield leaf if leaf is None else _sample_tensor(leaf, most)
 
 
 def _sample_tensor(tensor: torch.Tensor, most: int) -> torch.Tensor:

@@ -104,6 +104,7 @@ class Recorder(stand_in.StandIn):
         function: Callable[[list[Any]], Any],
         enter: Callable[[], list[Any]],
         memory: GraphMemory,
+        size: int = 0,
     ) -> tuple[Callable[[], None], Any]:
         leaves, recording = enter(), _Recording()
         with stand_in.undone(), recording:

@@ -63,8 +63,8 @@ class StandIn(capture.CapturePool):
     def add_reader(self, stream: Any) -> None:
         self.readers.append(stream)
 
-    def run_in_graph_memory(
-        self, function: Callable[[], Any], memory: GraphMemory, user: object = None
+    def run_before_capture(
+        self, function: Callable[[], Any], memory: object, user: object = None
     ) -> Any:
         return function()
 
@@ -79,6 +79,7 @@ class StandIn(capture.CapturePool):
         function: Callable[[list[Any]], Any],
         enter: Callable[[], list[Any]],
         memory: GraphMemory,
+        size: int = 0,
     ) -> tuple[Callable[[], None], Any]:
         if StandIn.broken:
             raise StandIn.broken

@@ -1277,7 +1277,7 @@ def test_places_that_never_return(seen: Seen, monkeypatch: pytest.MonkeyPatch) -
 @replayed.nothing("it compares tensors alone")
 def test_parts_of_what_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checksums and samples of a large tensor are made without a copy of it."""
-    monkeypatch.setattr(observation, "_SUMMED", 100)
+    monkeypatch.setattr(observation, "_SUMMED", (100, 100))
     wide = torch.randn(8, 64, 50, device=GPU)
     tensors = [wide, wide[:, :, :47], wide[0].t(), wide[0, 0].half()[:33], wide[:1] > 0, wide[:0]]
     for one in tensors:

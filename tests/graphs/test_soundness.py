@@ -25,6 +25,7 @@ else:
 
 import replayed
 import stand_in
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rocm_autopatch import _RECORD, startup
 from rocm_autopatch.graphs import (
@@ -34,6 +35,7 @@ from rocm_autopatch.graphs import (
     captured_ops,
     dynamo_frames,
     graphed,
+    observation,
     partition,
     record,
     self_test,
@@ -533,6 +535,52 @@ def test_what_explains_a_difference() -> None:
     assert not verification._is_undetermined(
         torch.zeros(1), [torch.zeros(1, dtype=one) for one in (torch.float, torch.double) * 2]
     )
+
+
+class LargestTensor(TorchDispatchMode):
+    """Notes how many bytes the largest tensor has that an op gives."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = op(*args, **(kwargs or {}))
+        sizes = [
+            one.nbytes
+            for one in torch.utils._pytree.tree_leaves(made)
+            if isinstance(one, torch.Tensor)
+        ]
+        self.bytes = max([self.bytes, *sizes])
+        return made
+
+
+@replayed.nothing("compares values only")
+def test_comparisons_of_small_tensors_need_little_memory() -> None:
+    """For more than 1 MiB at once, torch's allocator takes 20 MiB from the device."""
+    got = torch.randn(256, 1000, device=GPU)
+    turned = torch.randn(1000, 256, device=GPU).t()
+    plain = [got.clone() for _ in range(7)]
+    for number, one in enumerate(plain):
+        one[0, 0] += number
+    if REAL:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_reserved()
+    with LargestTensor() as largest:
+        assert verification._describe_difference(plain[1], got).startswith("1 of 256000 elements")
+        observation._checksum_of(got)
+        observation._checksum_of(turned)
+    assert 1_000_000 < largest.bytes <= 1 << 20
+    if REAL:
+        assert torch.cuda.max_memory_reserved() - before < 20 << 20
+
+
+@replayed.nothing("compares values only")
+def test_any_type_can_be_compared() -> None:
+    for name in ("float8_e5m2", "bfloat16", "uint16", "int64", "bool", "complex64"):
+        dtype = getattr(torch, name)
+        one, other = (torch.tensor(values).to(dtype) for values in ([1, 1], [1, 0]))
+        assert "1 of 2 elements" in verification._describe_difference(one, other)
+        assert not verification._is_undetermined(one, [other] * 7)
 
 
 @pytest.mark.parametrize(("varies", "calls"), [(1, 7), (2, 4), (3, 4), (5, 6), (9, 7)])

@@ -38,9 +38,8 @@ from rocm_autopatch.graphs import (
     layout,
     passes,
     record,
-    training,
 )
-from rocm_autopatch.graphs.memory import FIRST_CALLS, GraphMemory
+from rocm_autopatch.graphs.memory import GraphMemory
 from rocm_autopatch.graphs.states import CapturedState
 
 pytestmark = [
@@ -206,6 +205,23 @@ class TestOneMemory:
         before = counts()
         layers.check(partial(trained, x=batch()))
         assert counts()[0] - before[0] == 10
+
+    @replayed.nothing("it is about calls before a graph")
+    def test_all_first_calls_lie_together(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Also those of a backward whose forward is not known: another one was called since."""
+        inside: list[str] = []
+        run = capture.CapturePools.run_before_capture
+
+        def count(self: Any, device: Any, function: Any, user: Any = None) -> Any:
+            inside.append(str(user))
+            return run(self, device, function, user)
+
+        monkeypatch.setattr(capture.CapturePools, "run_before_capture", count)
+        layers = Layers(5, same=True)
+        layers.check(partial(trained, x=batch()))
+        rows = [row["plain"] for row in record.render_rows()]
+        assert any("its forward ran without a graph" in plain for plain in rows)
+        assert len(inside) == 10
 
     def test_each_result_is_asked_for_once_in_a_step(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each backward asks for what the one before has read, and the first replay for others."""
@@ -1022,29 +1038,3 @@ def test_what_is_in_the_way() -> None:
                 assert bool(memory.busy(order, but)) == wanted
                 held, free = held + wanted, free + (not wanted)
     assert min(held, free) > 500
-
-
-@replayed.nothing("it has no graphs")
-def test_first_calls_of_each_region(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is called often has no more of them, and others that share the memory have."""
-    pools = capture.CapturePools()
-    inside: list[GraphMemory] = []
-
-    def run(device: Any, function: Any, memory: GraphMemory, user: Any) -> Any:
-        inside.append(memory)
-        return function()
-
-    monkeypatch.setattr(pools, "run_in_graph_memory", run)
-    released: list[Any] = []
-    monkeypatch.setattr(GraphMemory, "release", lambda self, device=None: released.append(self))
-    often, other = (training.TrainingRegion(name, "mode", pools) for name in ("often", "other"))
-    for _ in range(FIRST_CALLS):
-        assert often.run_in_graph_memory(GPU, int, "layer") == 0
-    assert (len(inside), released) == (FIRST_CALLS, [])
-    assert often.run_in_graph_memory(GPU, int, "layer") == 0
-    assert often.run_in_graph_memory(GPU, int, "layer") == 0
-    assert len(inside) == FIRST_CALLS
-    assert released[0] is inside[0]
-    assert other.run_in_graph_memory(GPU, int, "layer") == 0
-    assert inside[-1] is inside[0]
-    assert len(inside) == FIRST_CALLS + 1

@@ -41,7 +41,7 @@ from rocm_autopatch.graphs import (
     wrapper,
 )
 from rocm_autopatch.graphs.graph_cache import GraphCache
-from rocm_autopatch.graphs.memory import GraphMemory
+from rocm_autopatch.graphs.memory import FirstCallMemory, GraphMemory
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU here is a stand-in")
 replaying = replayed.replaying
@@ -167,7 +167,7 @@ def test_a_forward_is_captured_while_a_call_returns(monkeypatch: pytest.MonkeyPa
 @replayed.nothing("its forwards are not called")
 def test_threads_that_compile_the_same_function(monkeypatch: pytest.MonkeyPatch) -> None:
     released: list[Any] = []
-    monkeypatch.setattr(GraphMemory, "release", lambda self, device=None: released.append(self))
+    monkeypatch.setattr(FirstCallMemory, "release", lambda self: released.append(self))
     monkeypatch.setattr(passes, "_waiting", weakref.WeakSet())
     monkeypatch.setattr(capture, "give_back", lambda: None)
     pools = capture.CapturePools()
@@ -176,7 +176,7 @@ def test_threads_that_compile_the_same_function(monkeypatch: pytest.MonkeyPatch)
     for one in kept:
         passes.await_backward(one.calls)
     new.take(SimpleNamespace(fx_kwargs={}, current_callable=tuple))
-    assert released == [old.find_memory()]
+    assert released == [pools.first_calls]
 
 
 @replayed.nothing("its row is of no callable")

@@ -34,6 +34,7 @@ from torch.utils.checkpoint import checkpoint
 
 from rocm_autopatch.graphs import (
     Refused,
+    attempts,
     borrowed_outputs,
     capture,
     graph_cache,
@@ -1029,6 +1030,99 @@ def test_the_first_calls_use_the_memory_of_the_graphs() -> None:
 
 
 @needs_gpu
+def test_saved_values_lie_in_one_piece() -> None:
+    """What is free in two segments is never one, and a backward needs such room."""
+    before = {one["address"] for one in torch.cuda.memory_snapshot()}
+    pair = Pair(torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(16))))
+    for _ in range(6):
+        # Each value has 16 MiB.
+        trained(pair.fast, torch.randn(4096, 1024, device=GPU))
+        pair.step()
+    new = [one for one in torch.cuda.memory_snapshot() if one["address"] not in before]
+    sizes = [one["total_size"] for one in new if tuple(one["segment_pool_id"]) != (0, 0)]
+    assert max(sizes) > 200 << 20
+
+
+@replayed.nothing("it compares numbers")
+def test_what_lies_side_by_side() -> None:
+    given = torch.zeros(1 << 20)
+    values = [torch.zeros(3 << 18) for _ in range(9)]
+    little = torch.zeros(1 << 10)
+    # Views of a value, and of an argument.
+    views = [values[0][5:], given[5:]]
+    result = [*values, *views, little, 5, None]
+    assert attempts._size_side_by_side(result, [given, 7]) == 9 * 3 << 20
+    # What is large finds a place by itself.
+    large = torch.zeros(9 << 20)
+    assert attempts._size_side_by_side([*result, large], [given, 7]) == 9 * 3 << 20
+    assert attempts._size_side_by_side([large], []) == 0
+
+
+@pytest.mark.parametrize(
+    "fails", [False, pytest.param(True, marks=replayed.nothing("all captures fail"))]
+)
+def test_an_attempt_ends_first_calls(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    """It makes one itself. There may be no other capture, which would end them."""
+    ended: list[int] = []
+    monkeypatch.setattr(attempts, "end_first_calls", lambda: ended.append(1))
+
+    def fail(self: Any) -> None:
+        raise Refused("no graph")
+
+    if fails:
+        monkeypatch.setattr(attempts.CaptureAttempt, "_record_graph", fail)
+    pair = Pair()
+    for _ in range(6):
+        pair.both(partial(trained, x=batch()))
+        pair.step()
+    assert len(ended) == (1 if fails else 2)
+
+
+def test_calls_without_a_graph_beside_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A last batch of another size may never have a graph. The program needs its memory again."""
+    pair, before = Pair(dynamic=True), []
+    run = capture.CapturePools.run_before_capture
+
+    def note(self: Any, device: Any, function: Any, user: Any = None) -> Any:
+        before.append(user)
+        return run(self, device, function, user)
+
+    monkeypatch.setattr(capture.CapturePools, "run_before_capture", note)
+
+    def train(rows: int) -> None:
+        pair.both(partial(trained, x=torch.randn(rows, *batch().shape[1:], device=GPU)))
+        pair.step()
+
+    for _ in range(6):
+        train(6)
+    assert len(before) > 3
+    before.clear()
+    train(7)
+    assert before == []
+
+
+@pytest.mark.parametrize("needs", ["little", "much"])
+def test_where_a_backward_is_called_beside_its_graph(
+    monkeypatch: pytest.MonkeyPatch, needs: str
+) -> None:
+    """What it adds to the memory of graphs stays there. If that is little, it lies elsewhere."""
+    monkeypatch.setattr(attempts, "_LITTLE", 10 << 20 if needs == "little" else 0)
+    beside: list[int] = []
+    run_beside = capture.CapturePool.run_beside_graphs
+
+    def run(self: Any, function: Any, memory: Any) -> Any:
+        beside.append(1)
+        return run_beside(self, function, memory)
+
+    monkeypatch.setattr(capture.CapturePool, "run_beside_graphs", run)
+    pair = Pair()
+    for _ in range(6):
+        pair.both(partial(trained, x=batch()))
+        pair.step()
+    assert len(beside) == (needs == "much")
+
+
+@needs_gpu
 @replayed.nothing("it is about calls before a graph")
 def test_the_first_calls_do_not_keep_the_memory_of_graphs(seen: Seen) -> None:
     """There is never a second call of one shape, so there is never a graph."""
@@ -1386,7 +1480,7 @@ class TestFirstBackwards:
             return result
 
         monkeypatch.setattr(training.CompiledBackward, "__call__", called)
-        monkeypatch.setattr(stand_in.StandIn, "run_in_graph_memory", run)
+        monkeypatch.setattr(stand_in.StandIn, "run_before_capture", run)
         pair = Pair()
         for _ in range(2):
             trained(pair.fast, batch())
