@@ -221,9 +221,7 @@ class CaptureAttempt:
     def _choose_memory(self) -> None:
         """Choose what the graph writes to. Raises CaptureBusy if what it overwrites is in use."""
         signature, strategy = self._signature, self._strategy
-        # What has memory of its own overwrites nothing of others.
-        donated = None if signature.own_memory else strategy.find_donated(self._call.leaves)
-        self._donated = donated
+        self._donated = donated = strategy.find_donated(self._call.leaves)
         self._memory = donated.results.memory if donated else self._memory
         try:
             self._take_order()
