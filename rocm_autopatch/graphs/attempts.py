@@ -20,7 +20,7 @@ from rocm_autopatch.graphs.buffers import CopiedInputs
 from rocm_autopatch.graphs.calls import CallStrategy, GraphedCall, GraphOptions
 from rocm_autopatch.graphs.captured_ops import CapturedOps, OpUse
 from rocm_autopatch.graphs.host_backup import HostBackup
-from rocm_autopatch.graphs.layout import storage_key
+from rocm_autopatch.graphs.layout import has_memory, storage_key
 from rocm_autopatch.graphs.memory import GraphMemory, end_first_calls
 from rocm_autopatch.graphs.observation import ObservedCall
 from rocm_autopatch.graphs.pytrees import CONSTANTS, TENSORS, describe_signature, tensors_of
@@ -257,10 +257,12 @@ class CaptureAttempt:
         undo.callback(put_back)
         self._compare_with(self._call_again, put_back, undo)
         # The capture can't use what the call has needed. So the device gets it back.
+        end_first_calls()
         capture.give_back()
 
     def _call_again(self, prepare: Callable[[], None]) -> list[object]:
-        result = self._strategy.call_again(self._call, prepare)
+        run = functools.partial(self._strategy.call_again, self._call, prepare)
+        result = self._strategy.run_before_capture(self._call, run)
         self._side_by_side = _size_side_by_side(result, self._call.leaves)
         return [result, self._changes]
 
@@ -417,6 +419,7 @@ class CaptureAttempt:
         capture.give_back()
         verification.call_again()
         verification.draw_again()
+        end_first_calls()
         capture.give_back()
         leaves = self._call.leaves
         self._inputs = CopiedInputs(leaves, self._fixed_indices())
@@ -518,15 +521,18 @@ def _size_side_by_side(result: object, leaves: Sequence[object]) -> int:
     small values only. What is large finds a place by itself. The least is what the allocator has
     other segments for.
     """
-    given = {*map(storage_key, tensors_of(leaves))}
-    sizes = _sizes_of(_leaves(result))
-    new = [size for memory, size in sizes.items() if memory not in given]
+    given = _sizes_of(leaves)
+    new = [size for memory, size in _sizes_of(_leaves(result)).items() if memory not in given]
     return sum(size for size in new if _LEAST < size < sum(new) / _PARTS)
 
 
 def _sizes_of(leaves: Iterable[object]) -> dict[int, int]:
     """The bytes of each memory in which tensors among the leaves lie."""
-    return {storage_key(one): one.untyped_storage().nbytes() for one in tensors_of(leaves)}
+    return {
+        storage_key(one): one.untyped_storage().nbytes()
+        for one in tensors_of(leaves)
+        if has_memory(one)
+    }
 
 
 def _objection_to_constants(result: object) -> str | None:

@@ -103,12 +103,8 @@ class CallStrategy:
 
     def call_again(self, call: GraphedCall, prepare: Callable[[], None]) -> object:
         """The same, if it is not the last call with these leaves, and after *prepare*."""
-
-        def run() -> object:
-            prepare()
-            return self.call_plainly(call.structure, list(call.leaves))
-
-        return self.run_before_capture(call, run)
+        prepare()
+        return self.call_plainly(call.structure, list(call.leaves))
 
     def run_before_capture(self, call: GraphedCall, run: Callable[[], object]) -> object:
         """Call *run* where the values of calls lie that a capture follows soon."""

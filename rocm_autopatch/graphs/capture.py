@@ -386,7 +386,8 @@ class CapturePool:
             try:
                 with torch.cuda.device(self.device), _no_collection():
                     self._own_workspaces()
-                    has_room = 0 < size < torch.cuda.mem_get_info(self.device)[0]
+                    free, _ = torch.cuda.mem_get_info(self.device)
+                    has_room = size and size < min(free, _largest_divided())
                     with torch.cuda.graph(
                         graph, handle, self.stream, capture_error_mode=CAPTURE_ERROR_MODE
                     ):
@@ -582,6 +583,16 @@ def own_casts() -> Iterator[None]:
     finally:
         torch.set_autocast_cache_enabled(was)
         torch.clear_autocast_cache()
+
+
+def _largest_divided() -> int:
+    """So many bytes a block must not have that torch's allocator divides; 0 for another one."""
+    try:
+        most = int(torch.cuda.memory._snapshot()["allocator_settings"]["max_split_size"])
+    except (RuntimeError, LookupError):
+        return 0
+    # Without a limit it is -1.
+    return most if most > 0 else sys.maxsize
 
 
 class _DeviceBytes:

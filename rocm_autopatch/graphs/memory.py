@@ -31,8 +31,8 @@ _orders = itertools.count()
 _FIRST_CALLS = 12
 # How many functions with other weights there may be until then.
 _USERS = 512
-# Memories of first calls. One thread can end what another one keeps.
-_kept: weakref.WeakSet[FirstCallMemory] = weakref.WeakSet()
+# One thread can end what another one keeps.
+_first_calls: weakref.WeakSet[FirstCallMemory] = weakref.WeakSet()
 _lock = threading.RLock()
 
 
@@ -80,6 +80,8 @@ class FirstCallMemory:
         self._held: dict[torch.device, weakref.finalize[[int, Handle], FirstCallMemory]] = {}
         # The devices on which a thread is about to use it, or does.
         self._used: set[torch.device] = set()
+        with _lock:
+            _first_calls.add(self)
 
     def count_call(self, user: Hashable = None) -> bool:
         """Count a call of *user*. Returns whether it may use this memory.
@@ -88,7 +90,7 @@ class FirstCallMemory:
         """
         self._calls[user] += 1
         over = self._calls[user] - _FIRST_CALLS, len(self._calls) - _USERS
-        if 1 in over:
+        if max(over) > 0:
             self.release()
         return max(over) < 1
 
@@ -120,20 +122,22 @@ class FirstCallMemory:
             keeper = weakref.finalize(self, release, device.index, self._handles[device])
             keeper.atexit = False
             self._held[device] = keeper
-            _kept.add(self)
         return True
 
     def release(self) -> None:
         """Keep it no longer. Where a thread uses it now, it is kept until the next time."""
         with _lock:
             for one in self._held.keys() - self._used:
-                self._held.pop(one)()
+                # What goes with a memory may call what ends it, too.
+                end = self._held.pop(one, None)
+                if end is not None:
+                    end()
 
 
 def end_first_calls() -> None:
     """There is a capture: no memory of first calls is kept, and they count anew."""
     with _lock:
-        for one in [*_kept]:
+        for one in [*_first_calls]:
             one._calls.clear()
             one.release()
 

@@ -29,6 +29,8 @@ from rocm_autopatch.graphs.refusal import CaptureDisturbed, Refused
 # How many elements of a result are compared. All of them would need as much memory as the
 # activations of a training step.
 _COMPARED = 1 << 22
+# Of a result with more compared elements, the host takes too long for what varies.
+_ON_HOST = 1 << 18
 # What unwritten memory is filled with in the further plain calls. Only calls with the same fill say
 # what varies by itself.
 _FILLS = (1, 2, 2, 2, 2, 2)
@@ -85,7 +87,8 @@ class ResultVerification:
 
     def _sampled_copies(self, result: object) -> Samples:
         """Copies of what of a result is compared, on the host."""
-        return [one if one is None else one.to("cpu", copy=True) for one in _result_samples(result)]
+        with no_other():
+            return [_on_host(one) for one in _result_samples(result)]
 
     def compare(self, result: object) -> bool:
         """Raise Refused if a replay gave something else than the call, except for rounding.
@@ -105,8 +108,8 @@ class ResultVerification:
         with no_other():
             self._has_drawn = self._after is None or torch.equal(self._after, self._pool.random())
             self._different = _differences_of(self._plain[0], got)
-        # Further calls may overwrite it.
-        self._got = {index: got[index].to("cpu", copy=True) for index in self._different}
+            # Further calls may overwrite it.
+            self._got = {index: got[index].to("cpu", copy=True) for index in self._different}
         leaves = list(_leaves(result))
         self._shapes = [torch.empty_like(leaves[one], device="meta") for one in self._different]
         return len(self._plain) <= len(_FILLS) and not self._is_explained()
@@ -132,8 +135,12 @@ class ResultVerification:
 
     def _is_determined(self, index: int) -> bool:
         """Whether the plain calls determine what differs in this part of the result."""
-        plain = [one for one in (calls[index] for calls in self._plain) if one is not None]
-        return len(plain) < len(self._plain) or not _is_undetermined(self._got[index], plain)
+        got, plain = self._got[index], [calls[index] for calls in self._plain]
+        # The host would take seconds for many.
+        device = self._pool.device if got.numel() > _ON_HOST else got.device
+        with no_other():
+            ones = [one.to(device) for one in plain if one is not None]
+            return len(ones) < len(plain) or not _is_undetermined(got.to(device), ones)
 
     def conclude(self) -> None:
         """Raise Refused unless the plain calls say that they don't determine what differs."""
@@ -160,6 +167,11 @@ def _differences_of(wanted: Samples, got: Samples) -> dict[int, str]:
         if said:
             found[index] = said
     return found
+
+
+def _on_host(one: torch.Tensor | None) -> torch.Tensor | None:
+    """A copy of a tensor; None for one without a value."""
+    return None if one is None or one.is_meta else one.to("cpu", copy=True)
 
 
 def _describe_difference(got: torch.Tensor, wanted: torch.Tensor) -> str:

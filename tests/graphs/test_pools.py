@@ -668,12 +668,14 @@ def test_each_layer_has_first_calls(allocator: Allocator) -> None:
     handles = pools.first_calls._handles
     before = DEVICES[0].index, handles[DEVICES[0]]
     assert [is_there(0) for _ in range(9)] == [True] * 8 + [False]
-    # What it has left there is given back once.
+    # What is left there is given back.
     assert allocator.users[before] == 0
     assert is_there(1)
     before = DEVICES[0].index, handles[DEVICES[0]]
     assert not is_there(0)
-    assert allocator.users[before] == 1
+    assert allocator.users[before] == 0
+    assert is_there(1)
+    before = DEVICES[0].index, handles[DEVICES[0]]
     graph = captured(pool, pools.memory)
     assert graph is not None
     assert allocator.users[before] == 0
@@ -726,15 +728,70 @@ def test_a_capture_takes_one_piece(allocator: Allocator, monkeypatch: pytest.Mon
             raise RuntimeError("it is forbidden")
 
     monkeypatch.setattr(torch, "UntypedStorage", take)
+    settings = {"max_split_size": -1}
+    monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: {"allocator_settings": settings})
     pools = capture.CapturePools()
     pool, memory = pools.of(DEVICES[0]), pools.memory
-    allocator.free = 50 << 30
-    graphs = [
+
+    def capture_with(size: int) -> list[tuple[int, Any, bool]]:
+        taken.clear()
         pool.capture(lambda leaves: leaves, list, memory, size)
-        for size in (0, 2 << 30, 45 << 30, 60 << 30)
-    ]
-    assert len(graphs) == 4
-    assert taken == [(2 << 30, DEVICES[0], True), (45 << 30, DEVICES[0], True)]
+        return [*taken]
+
+    allocator.free = 50 << 30
+    assert capture_with(0) == []
+    assert capture_with(2 << 30) == [(2 << 30, DEVICES[0], True)]
+    assert capture_with(45 << 30) == [(45 << 30, DEVICES[0], True)]
+    assert capture_with(60 << 30) == []
+    # The allocator gives nothing of a larger block to a value.
+    settings["max_split_size"] = 1 << 30
+    assert capture_with(2 << 30) == []
+    assert len(capture_with(1 << 29)) == 1
+    settings.clear()
+    assert capture_with(2 << 30) == []
+
+
+def test_a_user_that_calls_too_often_meanwhile(allocator: Allocator) -> None:
+    """The memory is in use then, and given back at a later call."""
+    pools = capture.CapturePools()
+    pool, first_calls = pools.of(DEVICES[0]), pools.first_calls
+
+    def often() -> None:
+        for _ in range(20):
+            pool.run_before_capture(lambda: None, first_calls, "often")
+
+    pool.run_before_capture(often, first_calls, "other")
+    one = DEVICES[0].index, first_calls._handles[DEVICES[0]]
+    assert allocator.users[one] == 1
+    pool.run_before_capture(lambda: None, first_calls, "often")
+    assert allocator.users[one] == 0
+
+
+def test_what_ends_first_calls_while_they_end(allocator: Allocator) -> None:
+    pools = capture.CapturePools()
+    for device in DEVICES[:2]:
+        pools.of(device).run_before_capture(lambda: None, pools.first_calls)
+    held, ends = pools.first_calls._held, [*pools.first_calls._held.values()]
+
+    def end_again() -> None:
+        # A destructor of the program may call what is compiled.
+        ends.pop()()
+        pools.first_calls.release()
+
+    held.update(dict.fromkeys(held, end_again))  # type: ignore[arg-type]
+    pools.first_calls.release()
+    assert (ends, held) == ([], {})
+
+
+def test_first_calls_count_anew_after_a_capture(allocator: Allocator) -> None:
+    pools = capture.CapturePools()
+    pool, first_calls = pools.of(DEVICES[0]), pools.first_calls
+    allocator.reserved, allocator.between = 70 << 30, 60 << 30
+    for _ in range(20):
+        assert pool.run_before_capture(lambda: 1, first_calls) == 1
+    assert not first_calls._held
+    assert captured(pool, pools.memory) is not None
+    assert not first_calls._calls
 
 
 @pytest.mark.parametrize("wins", [True, False])

@@ -12,7 +12,7 @@ import gc
 import re
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -581,6 +581,36 @@ def test_any_type_can_be_compared() -> None:
         one, other = (torch.tensor(values).to(dtype) for values in ([1, 1], [1, 0]))
         assert "1 of 2 elements" in verification._describe_difference(one, other)
         assert not verification._is_undetermined(one, [other] * 7)
+
+
+@replayed.nothing("calls nothing")
+def test_samples_are_taken_while_nobody_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To copy them to the host waits for the device, which breaks others' captures on ROCm."""
+    inside: list[int] = []
+    copies: list[bool] = []
+    to = torch.Tensor.to
+
+    @contextmanager
+    def alone() -> Iterator[None]:
+        inside.append(1)
+        yield
+        inside.pop()
+
+    def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
+        copies.append(bool(inside))
+        return to(self, *args, **kwargs)
+
+    monkeypatch.setattr(verification, "no_other", alone)
+    monkeypatch.setattr(torch.Tensor, "to", copy)
+    results = [torch.arange(4.0, device=GPU) + number for number in range(8)]
+    calls = iter(results)
+    pool = stand_in.StandIn(GPU)
+    checked = verification.ResultVerification(
+        pool, False, lambda prepare: [next(calls), torch.empty(2, device="meta")], lambda: None
+    )
+    checked.compare([results[7], torch.empty(2, device="meta")])
+    assert len(copies) > 8
+    assert all(copies)
 
 
 @pytest.mark.parametrize(("varies", "calls"), [(1, 7), (2, 4), (3, 4), (5, 6), (9, 7)])

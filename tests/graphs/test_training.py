@@ -1062,7 +1062,7 @@ def test_what_lies_side_by_side() -> None:
     "fails", [False, pytest.param(True, marks=replayed.nothing("all captures fail"))]
 )
 def test_an_attempt_ends_first_calls(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
-    """It makes one itself. There may be no other capture, which would end them."""
+    """It makes one itself. What that needs is free for the capture, and what follows is, too."""
     ended: list[int] = []
     monkeypatch.setattr(attempts, "end_first_calls", lambda: ended.append(1))
 
@@ -1075,7 +1075,8 @@ def test_an_attempt_ends_first_calls(monkeypatch: pytest.MonkeyPatch, fails: boo
     for _ in range(6):
         pair.both(partial(trained, x=batch()))
         pair.step()
-    assert len(ended) == (1 if fails else 2)
+    # There is a plain call before the forward's graph alone.
+    assert len(ended) == (2 if fails else 3)
 
 
 def test_calls_without_a_graph_beside_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1098,6 +1099,34 @@ def test_calls_without_a_graph_beside_graphs(monkeypatch: pytest.MonkeyPatch) ->
     assert len(before) > 3
     before.clear()
     train(7)
+    assert before == []
+
+
+def test_checks_of_replays_need_no_memory_of_first_calls(
+    monkeypatch: pytest.MonkeyPatch, seen: Seen
+) -> None:
+    """No capture follows, which would give it back."""
+    monkeypatch.setattr(soundness, "checks_by_default", lambda: True)
+    # There is no time for one in steps that take none.
+    monkeypatch.setattr(soundness.budget, "allows_check", lambda *_: True)
+    pair, before = Pair(), []
+    run = capture.CapturePools.run_before_capture
+
+    def note(self: Any, device: Any, function: Any, user: Any = None) -> Any:
+        before.append(user)
+        return run(self, device, function, user)
+
+    def train() -> None:
+        pair.both(partial(trained, x=batch()))
+        pair.step()
+
+    for _ in range(5):
+        train()
+    monkeypatch.setattr(capture.CapturePools, "run_before_capture", note)
+    checks = sum(graph["checks"] for row in seen() for graph in row["graphs"])
+    for _ in range(10):
+        train()
+    assert sum(graph["checks"] for row in seen() for graph in row["graphs"]) > checks
     assert before == []
 
 
