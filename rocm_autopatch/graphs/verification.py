@@ -30,7 +30,7 @@ from rocm_autopatch.graphs.refusal import CaptureDisturbed, Refused
 # activations of a training step.
 _COMPARED = 1 << 22
 # Of a result with more compared elements, the host takes too long for what varies.
-_ON_HOST = 1 << 18
+_ON_HOST = 1 << 16
 # What unwritten memory is filled with in the further plain calls. Only calls with the same fill say
 # what varies by itself.
 _FILLS = (1, 2, 2, 2, 2, 2)
