@@ -9,7 +9,8 @@ the like, of regions.py): it makes some steps, and keeps what the allocator note
 most captures lie in. ``simulate`` gives that to a model of torch 2.11's allocator, and prints MiB:
 what the segments really had; what the simulation says they have where each value gets its own; what
 it says where each capture takes one piece first for what it will leave in many values; and what
-values take at most.
+values take at most. Our graphs differ in one point: a backward that overwrites what it reads takes
+no piece.
 """
 
 from __future__ import annotations

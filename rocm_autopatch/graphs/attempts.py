@@ -34,9 +34,10 @@ from rocm_autopatch.graphs.states import (
 from rocm_autopatch.graphs.verification import ResultVerification
 from rocm_autopatch.graphs.write_back import InPlaceWriteBack
 
-# What lies side by side with others has more bytes, and is a smaller part of all.
+# A result lies side by side with others if it has more than so many bytes, and less than such a
+# part of all.
 _LEAST, _PARTS = 1 << 20, 8
-# What a call reads, gives and needs besides is some 20 MiB at most.
+# If what a backward overwrites and gives has fewer bytes, its plain call has memory of its own.
 _LITTLE = 10 << 20
 UNSEEN = "its effects can't be observed: "
 IN_POOL = "its graph would lie in a pool of torch.cuda.use_mem_pool: make the first calls outside"
@@ -130,6 +131,7 @@ class ObservationAttempt:
             changes=changes,
             constants=find_constants(result),
             hosted=_numbers_elsewhere(result, pool.device),
+            side_by_side=_size_side_by_side(result, self._call.leaves),
         )
 
 
@@ -155,8 +157,6 @@ class CaptureAttempt:
         #: Whether the first replay was the call itself.
         self.is_replayed = False
         self._pool = observed.pool
-        # So many bytes of results lie side by side.
-        self._side_by_side = 0
         self._changes = [call.leaves[index] for index in observed.changes]
         self._verification: ResultVerification | None = None
         self._raised: list[Exception] = []
@@ -221,7 +221,9 @@ class CaptureAttempt:
     def _choose_memory(self) -> None:
         """Choose what the graph writes to. Raises CaptureBusy if what it overwrites is in use."""
         signature, strategy = self._signature, self._strategy
-        self._donated = donated = strategy.find_donated(self._call.leaves)
+        # What has memory of its own overwrites nothing of others.
+        donated = None if signature.own_memory else strategy.find_donated(self._call.leaves)
+        self._donated = donated
         self._memory = donated.results.memory if donated else self._memory
         try:
             self._take_order()
@@ -262,9 +264,7 @@ class CaptureAttempt:
 
     def _call_again(self, prepare: Callable[[], None]) -> list[object]:
         run = functools.partial(self._strategy.call_again, self._call, prepare)
-        result = self._strategy.run_before_capture(self._call, run)
-        self._side_by_side = _size_side_by_side(result, self._call.leaves)
-        return [result, self._changes]
+        return [self._strategy.run_before_capture(self._call, run), self._changes]
 
     def _compare_with(
         self,
@@ -289,9 +289,10 @@ class CaptureAttempt:
             donated.let_go(call.leaves, self._pool, self._order)
         owned = set(map(storage_key, [*inputs.tensors, *tensors_of(call.leaves)]))
         with capture.own_casts():
-            graph, result = self._pool.capture(
-                self._noting_function(ops), enter, self._memory, self._side_by_side
-            )
+            # What it overwrites is room enough for its results.
+            size = 0 if donated else self.observed.side_by_side
+            function = self._noting_function(ops)
+            graph, result = self._pool.capture(function, enter, self._memory, size)
         if self._memory.last_order != self._order:
             raise CaptureBusy("another thread captures in the same memory")
         if capture.count_compiles() != compiled:
@@ -429,9 +430,10 @@ class CaptureAttempt:
     def _call_beside(
         self, kept: HostBackup, size: int, prepare: Callable[[], None]
     ) -> list[object]:
-        """A plain call in the memory of the graph that was just captured for it.
+        """A plain call of a backward whose graph overwrites what it reads.
 
-        What is added to that memory stays in it. So a call that needs little has memory of its own.
+        It lies in the graph's memory, where that is free. What it adds to this memory stays in it.
+        So a call that needs little lies in memory of first calls.
         """
 
         def run() -> object:
@@ -514,12 +516,12 @@ def _objection_to_changes(
 
 
 def _size_side_by_side(result: object, leaves: Sequence[object]) -> int:
-    """The bytes of a result that should lie in one piece of memory, and in no argument.
+    """The bytes of new results, in no argument's memory, for which a capture takes one piece.
 
     torch's allocator takes a segment from the device for each value of 10 MiB or more, and what is
     free in two of them is never one. A backward frees what it has read, so it would find room for
-    small values only. What is large finds a place by itself. The least is what the allocator has
-    other segments for.
+    small values only. What is large finds a place by itself. What is at most 1 MiB lies in other
+    segments.
     """
     given = _sizes_of(leaves)
     new = [size for memory, size in _sizes_of(_leaves(result)).items() if memory not in given]

@@ -107,7 +107,7 @@ class CallStrategy:
         return self.call_plainly(call.structure, list(call.leaves))
 
     def run_before_capture(self, call: GraphedCall, run: Callable[[], object]) -> object:
-        """Call *run* where the values of calls lie that a capture follows soon."""
+        """Call *run* in memory of first calls, if there is some for this function."""
         return run()
 
     def find_memory(self, pools: capture.CapturePools) -> GraphMemory:

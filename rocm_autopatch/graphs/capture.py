@@ -48,8 +48,8 @@ _started = torch.cuda.is_initialized
 _is_capturing = torch._C._cuda_isCurrentStreamCapturing
 # Graphs that nobody uses any more, and that are destroyed when no graph is captured.
 _gone: list[tuple[torch.cuda.CUDAGraph, torch.device]] = []
-# So much that torch's allocator has, and nothing uses, is given back before a call in other memory.
-# A benchmark of Inductor leaves 60 MiB.
+# If torch's allocator has more that nothing uses, all of it is given back before a call in other
+# memory. A benchmark of Inductor leaves 60 MiB.
 _IDLE = 16 << 20
 # What the allocator's list of memory calls what is in no pool.
 _COMMON = (0, 0)
@@ -388,11 +388,12 @@ class CapturePool:
                 with torch.cuda.device(self.device), _no_collection():
                     self._own_workspaces()
                     free, _ = torch.cuda.mem_get_info(self.device)
-                    has_room = size and size < min(free, _largest_divided())
+                    # A segment is rounded up.
+                    fits = size and size + (2 << 20) < min(free, _largest_divided())
                     with torch.cuda.graph(
                         graph, handle, self.stream, capture_error_mode=CAPTURE_ERROR_MODE
                     ):
-                        if has_room:
+                        if fits:
                             self._take_piece(size)
                         result = function(enter())
                     del alive
@@ -587,7 +588,7 @@ def own_casts() -> Iterator[None]:
 
 
 def _largest_divided() -> int:
-    """So many bytes a block must not have that torch's allocator divides; 0 for another one."""
+    """Blocks of so many bytes or more are never divided; 0 if the allocator is not torch's own."""
     try:
         most = int(torch.cuda.memory._snapshot()["allocator_settings"]["max_split_size"])
     except (RuntimeError, LookupError):

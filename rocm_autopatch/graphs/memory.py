@@ -23,11 +23,11 @@ import torch
 
 #: What torch's allocator calls a memory.
 Handle = tuple[int, int]
-#: All that were ever made for graphs of ours.
+#: All that were ever made for graphs of ours, and for first calls.
 KNOWN_HANDLES: set[Handle] = set()
 _orders = itertools.count()
 # How many calls of one function with the same weights may use memory of first calls until a
-# capture. There are one or two in each step of training, and four steps until both graphs are.
+# capture. There are one or two in each step of training, and four until both graphs are captured.
 _FIRST_CALLS = 12
 # How many functions with other weights there may be until then.
 _USERS = 512
@@ -86,7 +86,7 @@ class FirstCallMemory:
     def count_call(self, user: Hashable = None) -> bool:
         """Count a call of *user*. Returns whether it may use this memory.
 
-        What such calls free here is there for nobody else.
+        If not, all is released. What such calls free here is there for nobody else.
         """
         self._calls[user] += 1
         over = self._calls[user] - _FIRST_CALLS, len(self._calls) - _USERS
@@ -114,7 +114,7 @@ class FirstCallMemory:
     def keep(self, device: torch.device, release: Callable[[int, Handle], None]) -> bool:
         """Keep it after its use, until *release* is called with device and handle.
 
-        Returns False if it is kept.
+        Returns False if it was kept before.
         """
         if device in self._held:
             return False
@@ -125,7 +125,7 @@ class FirstCallMemory:
         return True
 
     def release(self) -> None:
-        """Keep it no longer. Where a thread uses it now, it is kept until the next time."""
+        """Keep it no longer. Where a thread uses it now, it is kept until the next release."""
         with _lock:
             for one in self._held.keys() - self._used:
                 # What goes with a memory may call what ends it, too.
@@ -135,7 +135,7 @@ class FirstCallMemory:
 
 
 def end_first_calls() -> None:
-    """There is a capture: no memory of first calls is kept, and they count anew."""
+    """A capture begins, or was tried: release all memory of first calls, and count them anew."""
     with _lock:
         for one in [*_first_calls]:
             one._calls.clear()

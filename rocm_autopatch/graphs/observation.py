@@ -96,14 +96,14 @@ def _weighted_sum(numbers: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def _integer_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The content of a tensor as integers, in parts.
+def _integer_parts(tensor: torch.Tensor, at_once: int = 0) -> Iterator[torch.Tensor]:
+    """The content of a tensor as integers, in parts of *at_once*, or of what fits its size.
 
     Torch copies integers to the type of their sum, and ``contiguous()`` copies, too. For all of a
     large tensor there may be no memory.
     """
     least, most = _SUMMED
-    at_once = min(max(least, tensor.numel() >> 5), most)
+    at_once = at_once or min(max(least, tensor.numel() >> 5), most)
     if tensor.is_contiguous() or tensor.dim() < 2 or tensor.numel() <= at_once:
         flat = _flat_view(tensor).view(torch.uint8)
         if not (flat.numel() % 4 or flat.storage_offset() % 4):
@@ -112,7 +112,7 @@ def _integer_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         return
     rows = max(1, at_once * len(tensor) // tensor.numel())
     for part in tensor.split(rows):
-        yield from _integer_parts(part[0] if rows == 1 else part)
+        yield from _integer_parts(part[0] if rows == 1 else part, at_once)
 
 
 def _flat_view(tensor: torch.Tensor) -> torch.Tensor:

@@ -747,6 +747,8 @@ def test_a_capture_takes_one_piece(allocator: Allocator, monkeypatch: pytest.Mon
     settings["max_split_size"] = 1 << 30
     assert capture_with(2 << 30) == []
     assert len(capture_with(1 << 29)) == 1
+    # It would be rounded up.
+    assert capture_with((1 << 30) - 512) == []
     settings.clear()
     assert capture_with(2 << 30) == []
 

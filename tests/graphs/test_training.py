@@ -1058,6 +1058,32 @@ def test_what_lies_side_by_side() -> None:
     assert attempts._size_side_by_side([large], []) == 0
 
 
+def test_which_captures_take_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forward that writes to a buffer, too, which is not compared with a plain call."""
+    monkeypatch.setattr(attempts, "_LEAST", 0)
+    monkeypatch.setattr(attempts, "_PARTS", 1)
+    sizes: list[int] = []
+    capture_ = capture.CapturePool.capture
+
+    def note(self: Any, function: Any, enter: Any, memory: Any, size: int = 0) -> Any:
+        sizes.append(size)
+        return capture_(self, function, enter, memory, size)
+
+    monkeypatch.setattr(capture.CapturePool, "capture", note)
+    width = batch().shape[-1]
+    # A bias before the norm would have a gradient of noise alone.
+    first = torch.nn.Linear(width, width, bias=False)
+    layers = [first, torch.nn.BatchNorm1d(width), torch.nn.Tanh()]
+    pair = Pair(torch.nn.Sequential(*layers, torch.nn.Linear(width, 2)))
+    for _ in range(6):
+        pair.both(partial(trained, x=batch()))
+        pair.step()
+    forward, backward = sizes
+    assert forward > 0
+    # There is room in what it reads.
+    assert backward == 0
+
+
 @pytest.mark.parametrize(
     "fails", [False, pytest.param(True, marks=replayed.nothing("all captures fail"))]
 )
