@@ -73,7 +73,9 @@ def figure(number: float | None) -> str:
 def _last(row: Mapping[str, Any]) -> str:
     """The line that says most of a fault: the last one that names an error."""
     lines = [line for line in row.get("last_lines", ()) if "Error: " in line]
-    return f": `{lines[-1]}`" if lines else ""
+    # The reason may have said it.
+    is_new = lines and lines[-1].partition("Error: ")[2] not in row["reason"]
+    return f": `{lines[-1]}`" if is_new else ""
 
 
 def kept() -> list[EvidenceFile]:

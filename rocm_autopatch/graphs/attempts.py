@@ -82,7 +82,8 @@ class ObservationAttempt:
         fixed = [call.leaves[index] for index in self._observable]
         given = [real[index] for index in self._free]
         try:
-            observation = ObservedCall(pool, fixed, given, self._options.verify)
+            with capture.no_other():
+                observation = ObservedCall(pool, fixed, given, self._options.verify)
             ops = CapturedOps()
         except RuntimeError as error:
             self.objection = f"{UNSEEN}{error}"
@@ -253,8 +254,7 @@ class CaptureAttempt:
     def _call_before(self, undo: ExitStack) -> None:
         """Make the plain call that the graph is compared with."""
         changed = self._changes + find_uncounted(self._signature, self.observed, self._call)
-        with capture.no_other():
-            kept = HostBackup(self._strategy.find_spoilt(self._call.leaves, self._donated))
+        kept = HostBackup(self._strategy.find_spoilt(self._call.leaves, self._donated))
         put_back = remember_contents(changed, kept)
         undo.callback(put_back)
         self._compare_with(self._call_again, put_back, undo)
@@ -264,7 +264,7 @@ class CaptureAttempt:
 
     def _call_again(self, prepare: Callable[[], None]) -> list[object]:
         run = functools.partial(self._strategy.call_again, self._call, prepare)
-        return [self._strategy.run_before_capture(self._call, run), self._changes]
+        return [self._strategy.run_as_first_call(self._call, run), self._changes]
 
     def _compare_with(
         self,
@@ -376,8 +376,7 @@ class CaptureAttempt:
         if donated:
             if verify:
                 spoilt = self._strategy.find_spoilt(call.leaves, donated)
-                with capture.no_other():
-                    kept = HostBackup(spoilt)
+                kept = HostBackup(spoilt)
                 undo.callback(kept.restore)
                 sizes = _sizes_of([*spoilt, *captured.outputs.leaves])
                 again = functools.partial(self._call_beside, kept, sum(sizes.values()))
@@ -443,7 +442,7 @@ class CaptureAttempt:
             )
 
         if size < _LITTLE:
-            return [self._strategy.run_before_capture(self._call, run), []]
+            return [self._strategy.run_as_first_call(self._call, run), []]
         return [self._pool.run_beside_graphs(run, self._memory), []]
 
     def _finished_capture(self, captured: CapturedState, verified: bool) -> CapturedState:

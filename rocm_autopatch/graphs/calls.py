@@ -99,14 +99,18 @@ class CallStrategy:
     def call_before_capture(self, call: GraphedCall, leaves: list[object]) -> object:
         """The same before there is a graph."""
         run = functools.partial(self.call_plainly, call.structure, leaves)
-        return run() if self.has_graphs else self.run_before_capture(call, run)
+        return self.run_without_graph(call, run)
 
     def call_again(self, call: GraphedCall, prepare: Callable[[], None]) -> object:
         """The same, if it is not the last call with these leaves, and after *prepare*."""
         prepare()
         return self.call_plainly(call.structure, list(call.leaves))
 
-    def run_before_capture(self, call: GraphedCall, run: Callable[[], object]) -> object:
+    def run_without_graph(self, call: GraphedCall, run: Callable[[], object]) -> object:
+        """Call *run* in memory of first calls, until there is a graph."""
+        return run() if self.has_graphs else self.run_as_first_call(call, run)
+
+    def run_as_first_call(self, call: GraphedCall, run: Callable[[], object]) -> object:
         """Call *run* in memory of first calls, if there is some for this function."""
         return run()
 
@@ -223,7 +227,7 @@ class InferenceCalls(CallStrategy):
         super().__init__(function)
         self._pools, self.device, self.gives_views = pools, device, pools is None
 
-    def run_before_capture(self, call: GraphedCall, run: Callable[[], object]) -> object:
+    def run_as_first_call(self, call: GraphedCall, run: Callable[[], object]) -> object:
         if self._pools is None:
             return run()
-        return self._pools.run_before_capture(call.device, run, self.user_of_memory(call))
+        return self._pools.run_as_first_call(call.device, run, self.user_of_memory(call))

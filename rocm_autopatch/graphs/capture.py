@@ -258,7 +258,7 @@ class CapturePool:
 
         return make
 
-    def run_before_capture(
+    def run_as_first_call(
         self, function: Callable[[], Result], memory: FirstCallMemory, user: Hashable = None
     ) -> Result:
         """Call a function whose values lie in *memory*, if *user* has not called too often.
@@ -274,7 +274,7 @@ class CapturePool:
 
         if memory.count_call(user) and self._using.acquire(blocking=False):
             try:
-                with memory.used(self.device) as handle:
+                with memory.handle_in_use(self.device) as handle:
                     if self._can_give_back_idle():
                         return self._in(handle, run, memory)
             except RuntimeError as error:
@@ -315,7 +315,7 @@ class CapturePool:
         if not self._using.acquire(blocking=False):
             raise CaptureBusy("another thread uses the stream of captures")
         try:
-            handle, alive = memory.begin(self.device)
+            handle, alive = memory.begin_capture(self.device)
             result = self._in(handle, function)
             del alive
             return result
@@ -339,7 +339,7 @@ class CapturePool:
             finally:
                 self._end(handle)
                 release = torch._C._cuda_releasePool
-                if holder is None or not holder.keep(self.device, release):
+                if holder is None or not holder.keep_handle(self.device, release):
                     release(self.index, handle)
                 # The program may go on after an exception.
                 current.wait_stream(self.stream)
@@ -382,7 +382,7 @@ class CapturePool:
     ) -> tuple[Callable[[], None], Result]:
         graph = torch.cuda.CUDAGraph()
         _own_graphs.add(graph)
-        handle, alive = memory.begin(self.device)
+        handle, alive = memory.begin_capture(self.device)
         with _one:
             try:
                 with torch.cuda.device(self.device), _no_collection():
@@ -687,16 +687,16 @@ class CapturePools:
                 self._pools[device] = CapturePool(device)
             return self._pools[device]
 
-    def run_before_capture(
+    def run_as_first_call(
         self, device: torch.device | None, function: Callable[[], Result], user: Hashable = None
     ) -> Result:
-        """As :meth:`Pool.run_before_capture`, if *device* is one that graphs are captured on.
+        """As :meth:`Pool.run_as_first_call`, if *device* is one that graphs are captured on.
 
         Otherwise the function is just called.
         """
         if device is None or device.type != CapturePool.kind or is_capturing():
             return function()
-        return self.of(device).run_before_capture(function, self.first_calls, user)
+        return self.of(device).run_as_first_call(function, self.first_calls, user)
 
     def __reduce__(self) -> tuple[type[CapturePools], tuple[()]]:
         return CapturePools, ()  # A copy has graphs of its own.

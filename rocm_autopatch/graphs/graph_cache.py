@@ -614,7 +614,7 @@ class GraphCache:
         self, signature: SignatureEntry, call: GraphedCall | None, why: str
     ) -> None:
         signature.move_to(RejectedState(why))
-        self._pools.first_calls.release()
+        self._pools.first_calls.release_handles()
         self.refuse(why, call.leaves if call else [])
 
     def refuse(self, why: str, leaves: Sequence[object]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from rocm_autopatch.graphs.capture import no_other
 from rocm_autopatch.graphs.layout import place_of, storage_key, view_at
 from rocm_autopatch.graphs.pytrees import TENSORS
 
@@ -28,17 +29,19 @@ class HostBackup:
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         wholes = {storage_key(one): _bytes_of(one) for one in tensors}
-        self._kept = {
-            memory: (one, torch.empty_like(one, device="cpu").copy_(one))
-            for memory, one in wholes.items()
-        }
+        with no_other():
+            self._kept = {
+                memory: (one, torch.empty_like(one, device="cpu").copy_(one))
+                for memory, one in wholes.items()
+            }
 
     def copy_leaves(self, leaves: Sequence[Any]) -> list[Any]:
         """The leaves; those in the memories lie in new ones, which have the same content."""
-        new = {
-            memory: torch.empty_like(whole).copy_(kept)
-            for memory, (whole, kept) in self._kept.items()
-        }
+        with no_other():
+            new = {
+                memory: torch.empty_like(whole).copy_(kept)
+                for memory, (whole, kept) in self._kept.items()
+            }
         return [
             view_at(new[storage_key(leaf)], leaf.dtype, place_of(leaf))
             if type(leaf) in TENSORS and storage_key(leaf) in new
@@ -48,8 +51,9 @@ class HostBackup:
 
     def restore(self) -> None:
         """Write to the memories what was there."""
-        for whole, kept in self._kept.values():
-            whole.copy_(kept)
+        with no_other():
+            for whole, kept in self._kept.values():
+                whole.copy_(kept)
 
 
 def fits_on_host(tensors: Iterable[torch.Tensor]) -> bool:

@@ -91,11 +91,11 @@ class FirstCallMemory:
         self._calls[user] += 1
         over = self._calls[user] - _FIRST_CALLS, len(self._calls) - _USERS
         if max(over) > 0:
-            self.release()
+            self.release_handles()
         return max(over) < 1
 
     @contextmanager
-    def used(self, device: torch.device) -> Iterator[Handle]:
+    def handle_in_use(self, device: torch.device) -> Iterator[Handle]:
         """Keep it, whatever other threads do: this one uses its handle in the context.
 
         One thread at a time may use it on a device.
@@ -111,7 +111,7 @@ class FirstCallMemory:
             with _lock:
                 self._used.discard(device)
 
-    def keep(self, device: torch.device, release: Callable[[int, Handle], None]) -> bool:
+    def keep_handle(self, device: torch.device, release: Callable[[int, Handle], None]) -> bool:
         """Keep it after its use, until *release* is called with device and handle.
 
         Returns False if it was kept before.
@@ -124,7 +124,7 @@ class FirstCallMemory:
             self._held[device] = keeper
         return True
 
-    def release(self) -> None:
+    def release_handles(self) -> None:
         """Keep it no longer. Where a thread uses it now, it is kept until the next release."""
         with _lock:
             for one in self._held.keys() - self._used:
@@ -139,7 +139,7 @@ def end_first_calls() -> None:
     with _lock:
         for one in [*_first_calls]:
             one._calls.clear()
-            one.release()
+            one.release_handles()
 
 
 class GraphMemory:
@@ -158,7 +158,7 @@ class GraphMemory:
         self._last_lent = -1
         self._overwritten: list[tuple[float, int]] = []
 
-    def begin(self, device: torch.device) -> tuple[Handle, list[object]]:
+    def begin_capture(self, device: torch.device) -> tuple[Handle, list[object]]:
         """The handle for a capture on *device*, and what must live until it has begun.
 
         Torch frees memory after its last graph, and then its handle can't be used again.

@@ -131,11 +131,7 @@ class _RegionPass(CallStrategy):
         except Refused as refused:
             record.count_plain_call(self.cache.row, str(refused))
             run = functools.partial(self.call_plainly, None, inputs)
-            return (
-                run()
-                if self.has_graphs
-                else self.run_before_capture(GraphedCall(None, inputs), run)
-            )
+            return self.run_without_graph(GraphedCall(None, inputs), run)
         if self._is_alone and not readers.are_counted():
             self._is_alone = False
             self.cache.clear()
@@ -151,9 +147,9 @@ class _RegionPass(CallStrategy):
             self._free = self.fixed, count, found
         return found
 
-    def run_before_capture(self, call: GraphedCall, run: Callable[[], object]) -> object:
+    def run_as_first_call(self, call: GraphedCall, run: Callable[[], object]) -> object:
         pools = self.region.pools
-        return pools.run_before_capture(call.device, run, self.user_of_memory(call))
+        return pools.run_as_first_call(call.device, run, self.user_of_memory(call))
 
     def find_aliased(self, leaves: list[Any]) -> list[tuple[int, AliasedInput]]:
         owners = self.region.pools.owners

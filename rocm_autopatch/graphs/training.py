@@ -148,7 +148,7 @@ class TrainingRegion:
             # It is compiled anew, and nobody might call the old one any more. Other threads compile
             # the same function for themselves.
             if other.region.name == self.name and other.region.pools is self.pools:
-                self.pools.first_calls.release()
+                self.pools.first_calls.release_handles()
                 capture.give_back()
         self.forward = CompiledForward(self, graph.current_callable, _find_fixed(graph))
         self.forward.calls.compile_id = _current_compile()

@@ -63,7 +63,7 @@ class StandIn(capture.CapturePool):
     def add_reader(self, stream: Any) -> None:
         self.readers.append(stream)
 
-    def run_before_capture(
+    def run_as_first_call(
         self, function: Callable[[], Any], memory: object, user: object = None
     ) -> Any:
         return function()

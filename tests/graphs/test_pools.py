@@ -298,7 +298,7 @@ def test_threads_with_memory_of_their_own(allocator: Allocator) -> None:
             pools = capture.CapturePools()
             pool = pools.of(DEVICES[0])
             for _ in range(2):
-                assert pool.run_before_capture(lambda: 1, pools.first_calls) == 1
+                assert pool.run_as_first_call(lambda: 1, pools.first_calls) == 1
             graphs.append(captured(pool, pools.memory))
             assert pool.run_beside_graphs(lambda: 1, pools.memory) == 1
 
@@ -310,7 +310,7 @@ def test_threads_with_memory_of_their_own(allocator: Allocator) -> None:
 def test_threads_that_share_memory(allocator: Allocator) -> None:
     def work() -> None:
         for number in range(ROUNDS):
-            assert pool.run_before_capture(lambda: 1, pools.first_calls) == 1
+            assert pool.run_as_first_call(lambda: 1, pools.first_calls) == 1
             if number == ROUNDS // 2:
                 captured(pool, pools.memory)
 
@@ -327,12 +327,12 @@ def _other_capture() -> None:
     assert captured(pools.of(DEVICES[0]), pools.memory) is not None
 
 
-@pytest.mark.parametrize("use", ["run_before_capture", "run_beside_graphs", "capture"])
+@pytest.mark.parametrize("use", ["run_as_first_call", "run_beside_graphs", "capture"])
 @pytest.mark.parametrize("ends", ["another capture", "later calls", "a refusal"])
 def test_another_thread_ends_what_is_kept(allocator: Allocator, use: str, ends: str) -> None:
     pools = capture.CapturePools()
     pool, memory, first_calls = pools.of(DEVICES[0]), pools.memory, pools.first_calls
-    pool.run_before_capture(lambda: 1, first_calls)
+    pool.run_as_first_call(lambda: 1, first_calls)
 
     ended = []
 
@@ -340,17 +340,17 @@ def test_another_thread_ends_what_is_kept(allocator: Allocator, use: str, ends: 
         ended.append(ends)
         if ends == "another capture":
             # Its begin, as there is one capture at a time.
-            GraphMemory().begin(DEVICES[0])
+            GraphMemory().begin_capture(DEVICES[0])
         for _ in range(20 if ends == "later calls" else 0):
-            pool.run_before_capture(lambda: 1, first_calls)
+            pool.run_as_first_call(lambda: 1, first_calls)
         if ends == "a refusal":
-            first_calls.release()
+            first_calls.release_handles()
 
     allocator.meanwhile = end
     if use == "capture":
         assert captured(pool, memory) is not None
     else:
-        its = first_calls if use == "run_before_capture" else memory
+        its = first_calls if use == "run_as_first_call" else memory
         assert getattr(pool, use)(lambda: 1, its) == 1
     assert (ended, allocator.underway) == ([ends], [])
 
@@ -360,7 +360,7 @@ def test_what_is_kept_without_a_graph_is_given_back(allocator: Allocator) -> Non
     pool = pools.of(DEVICES[0])
     # The other thread's capture finds the memory in use, so it is kept until the next one.
     allocator.meanwhile = _other_capture
-    pool.run_before_capture(lambda: 1, pools.first_calls)
+    pool.run_as_first_call(lambda: 1, pools.first_calls)
     handle = pools.first_calls._handles[DEVICES[0]]
     assert allocator.users[DEVICES[0].index, handle] == 1
     _other_capture()
@@ -370,7 +370,7 @@ def test_what_is_kept_without_a_graph_is_given_back(allocator: Allocator) -> Non
 def test_memory_belongs_to_its_graphs(allocator: Allocator) -> None:
     pools = capture.CapturePools()
     pool = pools.of(DEVICES[0])
-    pool.run_before_capture(lambda: 1, pools.first_calls)
+    pool.run_as_first_call(lambda: 1, pools.first_calls)
     graph: Any = captured(pool, pools.memory)
     assert allocator.users[DEVICES[0].index, pools.first_calls._handles[DEVICES[0]]] == 0
     one = DEVICES[0].index, pools.memory._handles[DEVICES[0]]
@@ -383,7 +383,7 @@ def test_a_device_that_is_not_current(allocator: Allocator) -> None:
     pools = capture.CapturePools()
     for device in DEVICES[::-1]:
         for _ in range(3):
-            assert pools.of(device).run_before_capture(lambda: 1, pools.first_calls) == 1
+            assert pools.of(device).run_as_first_call(lambda: 1, pools.first_calls) == 1
         graph = captured(pools.of(device), pools.memory)
         assert graph is not None
         # Their workspaces stay in use for good, on their device.
@@ -398,7 +398,7 @@ def test_a_call_whose_memory_is_refused_runs_all_the_same(
     allocator.broken, calls = "no memory for you\nat some place", []
     pools = capture.CapturePools()
     pool, first_calls = pools.of(DEVICES[0]), pools.first_calls
-    assert pool.run_before_capture(lambda: calls.append(1), first_calls) is None
+    assert pool.run_as_first_call(lambda: calls.append(1), first_calls) is None
     assert calls == [1]
     assert said == ["a first call did not use memory of its own: no memory for you"]
     # What the program itself raises stays the program's.
@@ -409,7 +409,7 @@ def test_a_call_whose_memory_is_refused_runs_all_the_same(
         raise RuntimeError("mine")
 
     with pytest.raises(RuntimeError, match="mine"):
-        pool.run_before_capture(wrong, first_calls)
+        pool.run_as_first_call(wrong, first_calls)
     assert (calls, len(said), allocator.underway) == ([1, 2], 1, [])
 
 
@@ -533,12 +533,12 @@ def test_streams_that_read_results_of_first_calls(allocator: Allocator) -> None:
     pool = pools.of(DEVICES[0])
     one, other = torch.cuda.Stream(DEVICES[0]), torch.cuda.Stream(DEVICES[0])
     with torch.cuda.stream(one):
-        pool.run_before_capture(lambda: allocator.launch(), pools.first_calls)
+        pool.run_as_first_call(lambda: allocator.launch(), pools.first_calls)
         read = allocator.launch()
     after: list[bool] = []
     with torch.cuda.stream(other):
         # What it has dropped is free there.
-        pool.run_before_capture(
+        pool.run_as_first_call(
             lambda: after.append(allocator.is_after(pool.stream, read)), pools.first_calls
         )
     with torch.cuda.stream(one):
@@ -566,7 +566,7 @@ def test_two_pools_with_one_stream(allocator: Allocator) -> None:
     def meanwhile() -> None:
         # This must not be recorded.
         first_calls = many[32].first_calls
-        other.run_before_capture(lambda: seen.append(torch.cuda.current_stream()), first_calls)
+        other.run_as_first_call(lambda: seen.append(torch.cuda.current_stream()), first_calls)
         seen.append(captured(other, many[32].memory))
 
     def function(leaves: list[Any]) -> None:
@@ -584,7 +584,7 @@ def test_the_order_of_locks(allocator: Allocator, monkeypatch: pytest.MonkeyPatc
 
         def work(its: capture.CapturePools) -> None:
             pool = its.of(DEVICES[0])
-            pool.run_before_capture(lambda: None, its.first_calls)
+            pool.run_as_first_call(lambda: None, its.first_calls)
             with its.lock:
                 captured(pool, its.memory)
                 with pool.idle():
@@ -643,10 +643,10 @@ def test_first_calls_find_what_nothing_uses(allocator: Allocator) -> None:
     pools = capture.CapturePools()
     pool = pools.of(DEVICES[0])
     allocator.reserved, allocator.allocated = 20 << 30, 1 << 30
-    assert pool.run_before_capture(lambda: allocator.returned, pools.first_calls) == 1
+    assert pool.run_as_first_call(lambda: allocator.returned, pools.first_calls) == 1
     # Little of it is kept: other calls of the program need it soon.
     allocator.reserved = allocator.allocated + (1 << 20)
-    assert pool.run_before_capture(lambda: allocator.returned, pools.first_calls) == 1
+    assert pool.run_as_first_call(lambda: allocator.returned, pools.first_calls) == 1
 
 
 def test_each_layer_has_first_calls(allocator: Allocator) -> None:
@@ -661,7 +661,7 @@ def test_each_layer_has_first_calls(allocator: Allocator) -> None:
         def stream() -> int:
             return int(torch.cuda.current_stream().cuda_stream)
 
-        return pool.run_before_capture(stream, pools.first_calls, layer) == pool.stream.cuda_stream
+        return pool.run_as_first_call(stream, pools.first_calls, layer) == pool.stream.cuda_stream
 
     for _ in range(4):
         assert all(is_there(layer) for layer in range(32))
@@ -690,7 +690,7 @@ def test_first_calls_end_where_each_has_other_weights(allocator: Allocator) -> N
     def stream() -> int:
         return int(torch.cuda.current_stream().cuda_stream)
 
-    found = [pool.run_before_capture(stream, pools.first_calls, number) for number in range(600)]
+    found = [pool.run_as_first_call(stream, pools.first_calls, number) for number in range(600)]
     assert 100 < found.count(pool.stream.cuda_stream) < 600
     assert found[-1] == 0
 
@@ -707,15 +707,15 @@ def test_first_calls_where_torch_can_give_little_back(
         return int(torch.cuda.current_stream().cuda_stream)
 
     allocator.between, allocator.free = 2 << 30, 40 << 30
-    assert pool.run_before_capture(stream, pools.first_calls) == pool.stream.cuda_stream
+    assert pool.run_as_first_call(stream, pools.first_calls) == pool.stream.cuda_stream
     allocator.free = 10 << 30
-    assert pool.run_before_capture(stream, pools.first_calls) == 0
+    assert pool.run_as_first_call(stream, pools.first_calls) == 0
 
     def other_allocator() -> None:
         raise RuntimeError("cudaMallocAsync does not yet support snapshot")
 
     monkeypatch.setattr(torch.cuda, "memory_snapshot", other_allocator)
-    assert pool.run_before_capture(stream, pools.first_calls) == pool.stream.cuda_stream
+    assert pool.run_as_first_call(stream, pools.first_calls) == pool.stream.cuda_stream
 
 
 def test_a_capture_takes_one_piece(allocator: Allocator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -760,28 +760,28 @@ def test_a_user_that_calls_too_often_meanwhile(allocator: Allocator) -> None:
 
     def often() -> None:
         for _ in range(20):
-            pool.run_before_capture(lambda: None, first_calls, "often")
+            pool.run_as_first_call(lambda: None, first_calls, "often")
 
-    pool.run_before_capture(often, first_calls, "other")
+    pool.run_as_first_call(often, first_calls, "other")
     one = DEVICES[0].index, first_calls._handles[DEVICES[0]]
     assert allocator.users[one] == 1
-    pool.run_before_capture(lambda: None, first_calls, "often")
+    pool.run_as_first_call(lambda: None, first_calls, "often")
     assert allocator.users[one] == 0
 
 
 def test_what_ends_first_calls_while_they_end(allocator: Allocator) -> None:
     pools = capture.CapturePools()
     for device in DEVICES[:2]:
-        pools.of(device).run_before_capture(lambda: None, pools.first_calls)
+        pools.of(device).run_as_first_call(lambda: None, pools.first_calls)
     held, ends = pools.first_calls._held, [*pools.first_calls._held.values()]
 
     def end_again() -> None:
         # A destructor of the program may call what is compiled.
         ends.pop()()
-        pools.first_calls.release()
+        pools.first_calls.release_handles()
 
     held.update(dict.fromkeys(held, end_again))  # type: ignore[arg-type]
-    pools.first_calls.release()
+    pools.first_calls.release_handles()
     assert (ends, held) == ([], {})
 
 
@@ -790,7 +790,7 @@ def test_first_calls_count_anew_after_a_capture(allocator: Allocator) -> None:
     pool, first_calls = pools.of(DEVICES[0]), pools.first_calls
     allocator.reserved, allocator.between = 70 << 30, 60 << 30
     for _ in range(20):
-        assert pool.run_before_capture(lambda: 1, first_calls) == 1
+        assert pool.run_as_first_call(lambda: 1, first_calls) == 1
     assert not first_calls._held
     assert captured(pool, pools.memory) is not None
     assert not first_calls._calls
@@ -817,7 +817,7 @@ def test_an_exception_in_a_first_call(allocator: Allocator) -> None:
         raise ValueError("the program's own")
 
     with pytest.raises(ValueError, match="own"):
-        pool.run_before_capture(function, pools.first_calls)
+        pool.run_as_first_call(function, pools.first_calls)
     assert work[0][0] == pool.stream.cuda_stream
     assert allocator.is_after(torch.cuda.current_stream(), work[0])
 

@@ -35,6 +35,7 @@ from rocm_autopatch.graphs import (
     captured_ops,
     dynamo_frames,
     graphed,
+    host_backup,
     observation,
     partition,
     record,
@@ -611,6 +612,44 @@ def test_samples_are_taken_while_nobody_captures(monkeypatch: pytest.MonkeyPatch
     checked.compare([results[7], torch.empty(2, device="meta")])
     assert len(copies) > 8
     assert all(copies)
+
+
+def test_other_waits_are_made_while_nobody_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checksums of an observed call, and copies to the host and back."""
+    inside: list[int] = []
+    waits: list[bool] = []
+
+    @contextmanager
+    def alone() -> Iterator[None]:
+        inside.append(1)
+        yield
+        inside.pop()
+
+    checksum, copy_ = observation._checksum_of, torch.Tensor.copy_
+
+    def wait(tensor: Any) -> int:
+        waits.append(bool(inside))
+        return checksum(tensor)
+
+    def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
+        waits.append(bool(inside))
+        return copy_(self, *args, **kwargs)
+
+    monkeypatch.setattr(capture, "no_other", alone)
+    monkeypatch.setattr(host_backup, "no_other", alone)
+    with monkeypatch.context() as patched:
+        patched.setattr(observation, "_checksum_of", wait)
+        wrapped = graphed(lambda x: x * 2, verify=True)
+        for _ in range(4):
+            wrapped(torch.ones(4, device=GPU))
+    assert len(waits) > 1
+    monkeypatch.setattr(torch.Tensor, "copy_", copy)
+    tensor = torch.ones(4, device=GPU)
+    kept = host_backup.HostBackup([tensor])
+    kept.copy_leaves([tensor])
+    kept.restore()
+    assert len(waits) > 4
+    assert all(waits)
 
 
 @pytest.mark.parametrize(("varies", "calls"), [(1, 7), (2, 4), (3, 4), (5, 6), (9, 7)])

@@ -210,13 +210,13 @@ class TestOneMemory:
     def test_all_first_calls_lie_together(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Also those of a backward whose forward is not known: another one was called since."""
         inside: list[str] = []
-        run = capture.CapturePools.run_before_capture
+        run = capture.CapturePools.run_as_first_call
 
         def count(self: Any, device: Any, function: Any, user: Any = None) -> Any:
             inside.append(str(user))
             return run(self, device, function, user)
 
-        monkeypatch.setattr(capture.CapturePools, "run_before_capture", count)
+        monkeypatch.setattr(capture.CapturePools, "run_as_first_call", count)
         layers = Layers(5, same=True)
         layers.check(partial(trained, x=batch()))
         rows = [row["plain"] for row in record.render_rows()]

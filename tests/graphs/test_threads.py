@@ -167,7 +167,7 @@ def test_a_forward_is_captured_while_a_call_returns(monkeypatch: pytest.MonkeyPa
 @replayed.nothing("its forwards are not called")
 def test_threads_that_compile_the_same_function(monkeypatch: pytest.MonkeyPatch) -> None:
     released: list[Any] = []
-    monkeypatch.setattr(FirstCallMemory, "release", lambda self: released.append(self))
+    monkeypatch.setattr(FirstCallMemory, "release_handles", lambda self: released.append(self))
     monkeypatch.setattr(passes, "_waiting", weakref.WeakSet())
     monkeypatch.setattr(capture, "give_back", lambda: None)
     pools = capture.CapturePools()

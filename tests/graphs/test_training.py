@@ -1108,13 +1108,13 @@ def test_an_attempt_ends_first_calls(monkeypatch: pytest.MonkeyPatch, fails: boo
 def test_calls_without_a_graph_beside_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A last batch of another size may never have a graph. The program needs its memory again."""
     pair, before = Pair(dynamic=True), []
-    run = capture.CapturePools.run_before_capture
+    run = capture.CapturePools.run_as_first_call
 
     def note(self: Any, device: Any, function: Any, user: Any = None) -> Any:
         before.append(user)
         return run(self, device, function, user)
 
-    monkeypatch.setattr(capture.CapturePools, "run_before_capture", note)
+    monkeypatch.setattr(capture.CapturePools, "run_as_first_call", note)
 
     def train(rows: int) -> None:
         pair.both(partial(trained, x=torch.randn(rows, *batch().shape[1:], device=GPU)))
@@ -1136,7 +1136,7 @@ def test_checks_of_replays_need_no_memory_of_first_calls(
     # There is no time for one in steps that take none.
     monkeypatch.setattr(soundness.budget, "allows_check", lambda *_: True)
     pair, before = Pair(), []
-    run = capture.CapturePools.run_before_capture
+    run = capture.CapturePools.run_as_first_call
 
     def note(self: Any, device: Any, function: Any, user: Any = None) -> Any:
         before.append(user)
@@ -1148,7 +1148,7 @@ def test_checks_of_replays_need_no_memory_of_first_calls(
 
     for _ in range(5):
         train()
-    monkeypatch.setattr(capture.CapturePools, "run_before_capture", note)
+    monkeypatch.setattr(capture.CapturePools, "run_as_first_call", note)
     checks = sum(graph["checks"] for row in seen() for graph in row["graphs"])
     for _ in range(10):
         train()
@@ -1535,7 +1535,7 @@ class TestFirstBackwards:
             return result
 
         monkeypatch.setattr(training.CompiledBackward, "__call__", called)
-        monkeypatch.setattr(stand_in.StandIn, "run_before_capture", run)
+        monkeypatch.setattr(stand_in.StandIn, "run_as_first_call", run)
         pair = Pair()
         for _ in range(2):
             trained(pair.fast, batch())
