@@ -231,8 +231,7 @@ class BorrowedOutputs:
 
         None if it may.
         """
-        if self._lend is None or self.gone == math.inf:
-            return None
+        assert self._lend is not None
         memory, order, _ = self._lend
         # What was donated to this graph counts, too: its replays may overwrite that, as they find
         # it among their arguments. Who writes here without a replay does not.

@@ -199,13 +199,15 @@ class GraphMemory:
     def busy(self, order: int, but: LiveOutputs | None = None) -> str | None:
         """Why what the graph with this number writes must not be written now; None if it may.
 
-        Results of *but* do not count. Of a step's replays, all but the first find nothing to ask,
-        or what the one before has read last.
+        With *but*, only the memory of its results is to be written, and they do not count. Of a
+        step's replays, all but the first find nothing to ask, or what the one before has read last.
         """
         before = bisect_left(self._overwritten, (order,))
         if order > self._last_lent and not before:
             return None
-        later = [one for one in [*self.lent.items()] if one[0] >= order]
+        # What is owned is in no later capture's memory.
+        is_owned = but is not None and but.gone == math.inf
+        later = [one for one in [*self.lent.items()] if one[0] >= order and not is_owned]
         for number, results in later:
             held = None if results is but else results.why_held()
             if held:

@@ -7,7 +7,8 @@ nothing about CUDA or HIP: no streams, no illegal operations. Nor does it show c
 threads work: it undoes their writes, too, and Python itself fails (SystemError, or worse) where
 gc.get_objects() finds a tuple that another thread still makes. Of the memory pool it shows the
 worst: a replay spoils all that may lie in what was free at its own capture. That is the results of
-all graphs that were captured later in the same memory, and what nobody owned any more.
+all graphs that were captured later in the same memory, and what nobody owned any more. So does an
+argument that is put among the results of a graph.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
+import math
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -27,7 +29,7 @@ from node_list import NodeList
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 
-from rocm_autopatch.graphs import capture, self_test
+from rocm_autopatch.graphs import borrowed_outputs, capture, self_test
 from rocm_autopatch.graphs.buffers import dense_part
 from rocm_autopatch.graphs.layout import has_memory, new_view, place_of, storage_key
 from rocm_autopatch.graphs.memory import GraphMemory
@@ -44,6 +46,8 @@ _new: list[Any] = []
 _at_addresses: dict[int, weakref.ref[Any]] = {}
 _unowned: weakref.WeakKeyDictionary[GraphMemory, list[Any]] = weakref.WeakKeyDictionary()
 _free: weakref.WeakKeyDictionary[GraphMemory, list[tuple[int, Any]]] = weakref.WeakKeyDictionary()
+# By what replays it, the number of a capture in its memory.
+_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 class StandIn(capture.CapturePool):
@@ -104,22 +108,19 @@ class StandIn(capture.CapturePool):
         modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
 
         def replay() -> None:
-            for later in captured[number + 1 :]:
-                for one in later:
-                    _spoil(one)
-            for since, memory in free:
-                if since < number:
-                    memory.fill_(255)
+            _spoil_captured_after(memory, number)
+            _spoil_free(memory, number - 1)
             with torch.inference_mode(modes[1]), torch.set_grad_enabled(modes[0]):
                 again = pytree.tree_leaves(function([there() for there in places]))
                 values = [one for one in again if torch.is_tensor(one)]
                 for there, value in zip(targets, values):
                     if there is not None:
                         dense_part(there()).copy_(dense_part(value + 1 if StandIn.wrong else value))
-            for since, memory in free:
+            for since, one in free:
                 if since == number:
-                    memory.fill_(255)
+                    one.fill_(255)
 
+        _numbers[replay] = number
         return replay, result
 
     def run_beside_graphs(self, function: Callable[[], Any], memory: GraphMemory) -> Any:
@@ -166,6 +167,28 @@ def _let_go(memory: GraphMemory) -> list[Any]:
         _unowned.setdefault(next(homes, memory), []).append(one)
     _new.clear()
     return _unowned.setdefault(memory, [])
+
+
+def _spoil_captured_after(memory: GraphMemory, number: int) -> None:
+    for later in _captured[memory][number + 1 :]:
+        for one in later:
+            _spoil(one)
+
+
+def _spoil_free(memory: GraphMemory, number: int) -> None:
+    """What is free since this capture, or an earlier one."""
+    for since, one in _free[memory]:
+        if since <= number:
+            one.fill_(255)
+
+
+def _spoil_where_is_put(outputs: borrowed_outputs.BorrowedOutputs) -> None:
+    assert outputs._lend is not None
+    memory, _, replay = outputs._lend
+    number = _numbers[replay]
+    if outputs.gone < math.inf:
+        _spoil_captured_after(memory, number)
+    _spoil_free(memory, number)
 
 
 def _spoil(reference: Any) -> None:
@@ -284,6 +307,15 @@ def install() -> None:
     """Replace the GPU by the stand-in, in this process. On ROCm, the self-test wants one, too."""
     capture.CapturePool = StandIn  # type: ignore[misc]
     self_test.GraphRecorder = NodeList  # type: ignore[misc,assignment]
+    overlaid = borrowed_outputs.BorrowedOutputs.overlaid
+
+    def spoils_what_lies_there(self: borrowed_outputs.BorrowedOutputs) -> str | None:
+        found = overlaid(self)
+        if not found:
+            _spoil_where_is_put(self)
+        return found
+
+    borrowed_outputs.BorrowedOutputs.overlaid = spoils_what_lies_there  # type: ignore[method-assign]
     # Each compile empties the processor's cache, to measure how long its guards take.
     if hasattr(torch._dynamo.guards, "profile_guard_manager"):  # from 2.6 on
         torch._dynamo.guards.profile_guard_manager = lambda *_: 0.0

@@ -46,6 +46,7 @@ from rocm_autopatch.graphs import (
     training,
     verification,
 )
+from rocm_autopatch.graphs.memory import GraphMemory
 from rocm_autopatch.graphs.states import CapturedState
 from rocm_autopatch.measure.prove import bench, trials
 
@@ -849,6 +850,11 @@ def test_layers_that_save_each_other_s_results(seen: Seen) -> None:
 
 def test_an_argument_of_two_regions_in_turn(seen: Seen) -> None:
     """It is copied once it was elsewhere, and does not move the graph again and again."""
+
+    def caches() -> list[Any]:
+        return [one for one in gc.get_objects() if type(one) is graph_cache.GraphCache]
+
+    others_tests = caches()
     first = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Sigmoid()).to(GPU)
     models = [first, *(torch.nn.Linear(16, 16).to(GPU) for _ in range(2))]
     *makers, last = [torch.compile(one, mode=MODE) for one in models]
@@ -869,8 +875,8 @@ def test_an_argument_of_two_regions_in_turn(seen: Seen) -> None:
     # A backward that other results were in the way of overwrites nothing of its forward's.
     states = [
         state
-        for one in gc.get_objects()
-        if type(one) is graph_cache.GraphCache
+        for one in caches()
+        if one not in others_tests
         for state in one.states()
         if isinstance(state, CapturedState)
     ]
@@ -1282,6 +1288,55 @@ class TestSavedValues:
         returned.memory.lend(int(returned.gone) + 1, Used())
         assert argument.put(torch.zeros_like(leaf)) is None
         returned.memory.lent.clear()
+
+    def test_nothing_is_put_where_earlier_results_may_lie(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What a backward returns may lie in what was donated to it, though it is its own."""
+        # As where the program has called other forwards, too, when the backward was captured.
+        monkeypatch.setattr(GraphMemory, "awaits_backwards", lambda *_: True)
+        pair = Pair()
+        self.warm(pair)
+        found = capture.CapturePools.of_this_thread().owners.values()
+        lent = [(one, one._lend[1]) for one in found if one._lend]
+        returned, order = max(lent, key=lambda one: one[1])
+        assert returned.gone == inf
+        assert self.results().gone == order
+        leaf = next(one for one in returned.leaves if one is not None)
+        argument = borrowed_outputs.AliasedInput(leaf, returned)
+        assert argument.put(torch.ones_like(leaf)) is not None
+        saved = pair.fast(batch())
+        assert argument.put(torch.zeros_like(leaf)) is None
+        del saved
+        assert argument.put(torch.zeros_like(leaf)) is not None
+
+    def test_no_argument_overwrites_what_an_earlier_call_has_saved(self) -> None:
+        """As in a recurrent net, after a step of one call, where the gradients lie elsewhere."""
+
+        def own_gradient(side: Any, x: Any) -> Any:
+            x = x.clone().requires_grad_()
+            return torch.autograd.grad(fuzz.loss_of(side.call(x * 1)), x)
+
+        def recurrent(side: Any, x: Any, calls: int) -> None:
+            total: Any = 0
+            for _ in range(calls):
+                head, x = side.call(x)
+                total += head.square().mean()
+            total.backward()
+
+        def train(side: Any, x: Any) -> None:
+            fuzz.loss_of(side.call(x)).backward()
+
+        steps: list[Any]
+        steps = [train, train, train, own_gradient, partial(recurrent, calls=2), own_gradient]
+        model = fuzz.Model(["break", "pair"]).to(GPU)
+        with torch._functorch.config.patch(donated_buffer=False):
+            sides = [
+                fuzz.Side(copy.deepcopy(model), mode, True, False) for mode in (MODE, "default")
+            ]
+            for step in [*steps, partial(recurrent, calls=3)]:
+                x = batch()
+                fuzz.compare(sides, [step(side, x) for side in sides])
 
     def test_that_the_program_has(self, seen: Seen) -> None:
         pair = Pair()
