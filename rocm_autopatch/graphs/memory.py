@@ -205,7 +205,7 @@ class GraphMemory:
         before = bisect_left(self._overwritten, (order,))
         if order > self._last_lent and not before:
             return None
-        # What is owned is in no later capture's memory.
+        # What is owned was free for no later capture.
         is_owned = but is not None and but.gone == math.inf
         later = [one for one in [*self.lent.items()] if one[0] >= order and not is_owned]
         for number, results in later:

@@ -1031,11 +1031,11 @@ def test_what_is_in_the_way() -> None:
             elif action == 5:
                 order, but = number + chosen.randrange(2), chosen.choice([None, *results.values()])
                 # What is owned can't be in the memory of later graphs.
-                last = order if but is not None and but.gone == inf else inf
+                asks_later = but is None or but.gone < inf
                 wanted = any(
                     other.used_memories() if at >= order else other.used_of_gone()
                     for at, other in results.items()
-                    if other is not but and (last > at >= order or at < order > other.gone)
+                    if other is not but and (asks_later if at >= order else other.gone < order)
                 )
                 assert bool(memory.busy(order, but)) == wanted
                 held, free = held + wanted, free + (not wanted)

@@ -854,7 +854,7 @@ def test_an_argument_of_two_regions_in_turn(seen: Seen) -> None:
     def caches() -> list[Any]:
         return [one for one in gc.get_objects() if type(one) is graph_cache.GraphCache]
 
-    others_tests = caches()
+    of_other_tests = caches()
     first = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Sigmoid()).to(GPU)
     models = [first, *(torch.nn.Linear(16, 16).to(GPU) for _ in range(2))]
     *makers, last = [torch.compile(one, mode=MODE) for one in models]
@@ -876,7 +876,7 @@ def test_an_argument_of_two_regions_in_turn(seen: Seen) -> None:
     states = [
         state
         for one in caches()
-        if one not in others_tests
+        if one not in of_other_tests
         for state in one.states()
         if isinstance(state, CapturedState)
     ]
