@@ -508,17 +508,27 @@ def test_a_cache_moves_on_once_a_call(compile: bool) -> None:
 
 
 def in_threads(function: Any, plain: Any, streams: bool, calls: int) -> None:
-    """Four threads with different numbers get the plain function's results."""
+    """Four threads with different numbers get the plain function's results.
+
+    A stand-in's capture undoes what other threads write meanwhile: there, calls that may capture
+    follow each other, and all others come after them.
+    """
     failed = []
+    turn, all_captured = threading.Lock(), threading.Barrier(4)
+    in_turn = 0 if REAL else 6
 
     def work(seed: int) -> None:
         try:
             generator = torch.Generator(GPU).manual_seed(seed)
             stream = torch.cuda.Stream() if streams else None
             with torch.no_grad(), torch.cuda.stream(stream):
-                for _ in range(calls):
+                for number in range(calls):
                     mine = torch.randn(16, 256, device=GPU, generator=generator)
-                    got, wanted = function(mine), plain(mine)
+                    if number == in_turn:
+                        all_captured.wait(60)
+                    with turn if number < in_turn else contextlib.nullcontext():
+                        got = function(mine)
+                    wanted = plain(mine)
                     if REAL:
                         torch.cuda.current_stream().synchronize()
                     close(got, wanted)
