@@ -173,6 +173,20 @@ def test_zsh_from_fpath(scripts: Path) -> None:
     assert "rocm-autopatch completion bash " in shown
 
 
+def test_a_command_has_the_line_of_help() -> None:
+    script = completion.script_file("zsh").read_text(encoding="utf-8").replace("""'"'"'""", "'")
+    listed = [
+        one
+        for parser in completions.parsers(command_line.make_parser())
+        for action in parser._actions
+        if isinstance(action, argparse._SubParsersAction)
+        for one in action._choices_actions
+    ]
+    assert len(listed) > 20
+    for one in listed:
+        assert f"    {one.dest}:'{one.help}'\n" in script
+
+
 def test_every_option_is_there() -> None:
     for shell in completion.SHELLS:
         script = completion.script_file(shell).read_text(encoding="utf-8")

@@ -334,3 +334,24 @@ def test_declared_types_that_fit(value: object, before: object, declared: str, f
     from rocm_autopatch.patches import config
 
     assert config.fits(value, before, config._declared_types(eval(declared, vars(typing)))) is fits
+
+
+@pytest.mark.parametrize(
+    ("use", "chosen", "torches"),
+    [
+        ("lite", ALL, "2.4 to 2.9"),
+        ("lite", "2.9", "2.9"),
+        ("lite", "2.10..2.15", ""),
+        ("training-graphs", ALL, "2.4 to 2.5"),
+        ("training-graphs", "2.6", ""),
+        ("graphs", ALL, ""),
+        ("{use: training-graphs, since: '2.6'}", ALL, ""),
+        ("{use: training-graphs, proven: training-graphs}", ALL, ""),
+    ],
+)
+def test_modes(use: str, chosen: str, torches: str, golden: Golden) -> None:
+    messages = said(policy(f"compile_modes:\n  reduce-overhead: {use}\n"), chosen)
+    assert len(messages) == bool(torches)
+    for message in messages:
+        assert f" is for {torches}, " in message
+        golden(message)

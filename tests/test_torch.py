@@ -348,6 +348,18 @@ show(torch._inductor.list_mode_options("reduce-overhead"))
 """
         assert shown_by(torch_python, env, code, ROCM_AUTOPATCH="off") == [{}]
 
+    def test_a_mode_that_torch_lacks(self, torch_python: Interpreter, env: dict[str, str]) -> None:
+        code = program_file("torch/lacking_mode.py")
+        result, *configs, row, errors, said = shown_by(
+            torch_python, env, code, ROCM_AUTOPATCH="off"
+        )
+        assert result == [2, 2]
+        assert configs == [PLAIN["reduce-overhead"]] * 3
+        assert (row["status"], row["after"], row["uses"]) == ("skipped", "reduce-overhead", 2)
+        assert row["reason"] == "this torch has no mode lite"
+        assert errors == [f"reduce-overhead stays as it is: {row['reason']}"]
+        assert said == "Unrecognized mode=lite"
+
     def test_errors_and_signature(self, torch_python: Interpreter, env: dict[str, str]) -> None:
         code = program_file("torch/list_mode_options.py")
         ours = shown_by(torch_python, env, code)

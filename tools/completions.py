@@ -76,6 +76,10 @@ def described_parser() -> argparse.ArgumentParser:
     }
     for parser in parsers(made):
         for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                # A list of commands has a line for each, as that of --help.
+                for listed in action._choices_actions:
+                    action.choices[listed.dest].description = listed.help
             how = by_metavar.get(str(action.metavar))
             if action.type is values.parse_entry:
                 how = ENTRY

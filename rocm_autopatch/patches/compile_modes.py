@@ -97,7 +97,15 @@ def _install(torch: "ModuleType", table: "dict[str, CountedRow]") -> None:
             if mode in OURS:
                 setattr(self, _MODE, (asked["name"], mode))
                 mode = _compiled(asked)
-        original(self, _Torchs(mode) if isinstance(mode, str) else mode)
+        try:
+            original(self, _Torchs(mode) if isinstance(mode, str) else mode)
+        except RuntimeError:
+            if asked is None or mode == asked["name"]:
+                raise
+            own = asked["after"] = asked["name"]
+            asked["status"], asked["reason"] = "skipped", "this torch has no mode %s" % mode
+            startup.fail("compile_modes", "%s stays as it is: %s" % (own, asked["reason"]))
+            original(self, _Torchs(own))
         if self.config:
             _obey_pins(self.config)
 
@@ -145,11 +153,13 @@ def _install_answers(table: "dict[str, CountedRow]", inductor: "InductorModule")
         # Imported by now or by the first compile, and pins are written when it is.
         from torch._inductor import config as inductor_config
 
+        modes = original(None, dynamic)
         if mode:
-            return config.as_pinned(inductor_config, original(meant(mode), dynamic))
-        modes = original(mode, dynamic)
+            # As in apply_mode, a mode that this torch does not have stands for nothing.
+            wanted = meant(mode)
+            answer = original(wanted if wanted in modes else mode, dynamic)
+            return config.as_pinned(inductor_config, answer)
         return {
-            # A mode that this torch does not have can't be told: a compile raises.
             name: config.as_pinned(inductor_config, modes.get(meant(name), options))
             for name, options in modes.items()
         }

@@ -1,4 +1,4 @@
-"""What a policy's config keys are in each torch from 2.4 to 2.15.
+"""What a policy's config keys and modes are in each torch from 2.4 to 2.15.
 
 An error is a key that none of the requested torches has, or a value that one of them can't take. A
 remark tells the author of an entry what they may not know. The keys of each torch are in
@@ -23,6 +23,8 @@ from rocm_autopatch.policy.problem import ERROR, REMARK, Hint, Problem, Problems
 from rocm_autopatch.startup import cpus
 
 _UNKNOWN: Any = object()
+# The first torch in which a mode can stand for it (experiments/matrix/modes_versions.py).
+_SINCE = {"lite": "2.10", "training-graphs": "2.6"}
 # The limit for torch_keys.json, which has less than a tenth of it.
 _LARGEST = 4 << 20
 _KINDS: dict[str, Any] = {
@@ -200,7 +202,7 @@ class Linter:
         self._below = below
 
     def lint(self, policy: Policy, problems: Problems) -> None:
-        """Add to *problems* the findings on a policy's config entries."""
+        """Add to *problems* the findings on a policy's config entries and modes."""
         deleted = _deletions(self._deleted, [policy])
         seen = Counter(entry.names for entry in policy.config)
         wanted = {
@@ -217,6 +219,19 @@ class Linter:
                 place = entry.place
                 problem = Problem(policy.file, place.line, place.column, path, message, severity)
                 problems.add(problem, hint)
+        for rule in policy.uses:
+            since = _SINCE.get(str(rule.use), "0")
+            older = [
+                version
+                for version in self._versions
+                if _within(version, rule.range)
+                and startup.release(version) < startup.release(since)
+            ]
+            if older and not rule.needs:
+                message = f"{rule.use} needs torch {since}; this entry is for {_span(older)}, too"
+                where = policy.file, rule.place.line, rule.place.column
+                path = f"{rule.section}.{rule.name}"
+                problems.add(Problem(*where, path, message, REMARK), None)
 
 
 def _deletions(below: dict[str, Range], layers: Iterable[Policy]) -> dict[str, Range]:

@@ -10,44 +10,44 @@
 
 _shtab_rocm_autopatch_commands() {
   local _commands=(
-    ab:'Run COMMAND with each switch on and off, in alternating order, with cold and with warm caches, and compare its wall time and the numbers that it prints. A switch is a config key (max_autotune, triton.cudagraphs=false,true), a variable ('"'"'NAME=1,'"'"' compares 1 with unset), a compile mode (mode.max-autotune=default,max-autotune-no-cudagraphs) or a policy (policy=off,safe,FILE.yaml). The first value is the base. Exit status 0: everything was measured; 1: a run failed or hung, a switch takes no effect here, or nothing could be measured; 2: wrong usage; 130: interrupted.'
-    bake:'Resolve the policy for this interpreter and image, and write the plan where the start of every interpreter of this environment finds it. Starts use it until torch, a policy or this package changes. After that, each start says so and resolves the policy by itself, without --image and --policy. Exit status 0: the plan is written; 1: nothing was written; 2: wrong usage; 130: interrupted.'
-    bundle:'Write an archive (.tar.gz) with status, probe, the policies in force, the last compile report, versions and the facts of the image. List what is in it. Nothing is sent. Secrets are masked; read it before you share it. Exit status 0: FILE is written, with what could be found; 1: FILE is there already, or can'"'"'t be written; 2: wrong usage; 130: interrupted.'
-    cache:'Where a policy or ROCM_AUTOPATCH_CACHE asks for it, all compile caches are in one root, with a directory for each kind of place: torch, Triton, HIP, GPUs, Python and policy. These commands work on this root, or on its default where nobody asks. Exit status 0: done; 1: something is wrong with what was asked for; 2: wrong usage; 130: interrupted.'
-    check:'Read policy files and what they extend, and print all that is wrong with each, as FILE:LINE:COLUMN: KEY: MESSAGE. With --torch, config keys are held against what those torch releases have: unknown keys and wrong types are errors; what is renamed, an alias or without effect is a remark. A file that ends in .json is an evidence file. Exit status 0: no errors; remarks do not count; 1: an error in a file; 2: wrong usage; 130: interrupted.'
-    completion:'Print a completion script for bash or zsh. It completes commands, options, policies, their entries, facts and files. It does not run this package, so print it again after an update. For bash, write it to /etc/bash_completion.d/rocm-autopatch, or put '"'"'source <(rocm-autopatch completion bash)'"'"' into ~/.bashrc. For zsh, write it to a file _rocm-autopatch in a directory of fpath, or put '"'"'source <(rocm-autopatch completion zsh)'"'"' into ~/.zshrc, after compinit. Exit status 0: the script is printed; 2: wrong usage; 130: interrupted.'
-    diff:'Compare two reports of '"'"'rocm-autopatch status --json'"'"': policy, facts, image, variables, config and caches. First comes what makes the digests differ. A file may be a pipe; - is the next report on stdin, so '"'"'diff - -'"'"' reads two. A file that is no report is wrong usage. Exit status 0: programs compile alike in both: the digests are equal; 1: the digests differ; 2: wrong usage; 130: interrupted.'
-    explain:'Show the entry for NAME in each layer of the policies here, which entry applies and which are overridden, and what becomes of NAME in a fresh interpreter. NAME may be the end of a key'"'"'s name. What torch itself has is told from a table of torch'"'"'s releases, unless --torch imports it. Exit status 0: a policy here has an entry for NAME, NAME is a variable of the digest, or with --readers, a file reads NAME; 1: no policy here has an entry for NAME, no policy is active, or one can'"'"'t be read; 2: wrong usage; 130: interrupted.'
-    facts:'Write what a compile depends on of this machine'"'"'s GPU, as JSON: architecture, compute units, memory, registers. With this file, cache fill compiles for it on a machine that has no GPU. Exit status 0: written; 1: there is no GPU; 2: wrong usage; 130: interrupted.'
-    help:'Show a page of the documentation that is installed, or a section of one: in a pager on a terminal (PAGER), else as plain text. TOPIC is the name of a page (watchdog), a page and a heading (watchdog#phases, watchdog phases), words of a heading (a program that hangs), or what a message cites (docs/claims.md#memory-planning). Without TOPIC: the list of pages. Exit status 0: shown; 1: no page is called so; 2: wrong usage; 130: interrupted.'
-    policies:'List the built-in policies and what is known of images, or show one policy. Exit status 0: the list; 1: a policy can'"'"'t be read; 2: wrong usage; 130: interrupted.'
-    probe:'In fresh interpreters without rocm_autopatch, read the variables that torch, Triton, ROCm and the frameworks use, and the config values that differ from what this torch ships, and find the cause of each difference. Then read the same with rocm_autopatch. Exit status 0: nothing that slows, hangs or crashes remains for a program that is started here; 1: something remains, FILE can'"'"'t be written, --record lacks the image'"'"'s name, or with --readers: nothing reads one of the variables; 2: wrong usage; 130: interrupted.'
-    prove:'Run small programs and real models on this machine, in each mode and with each switch, with empty and with warm caches, each start in a process of its own. Compare their results with eager mode, and their times with the mode default. What works becomes evidence, which policies may ask for (proven: NAME). Use the machine for nothing else meanwhile. A second call goes on where the first one ended. Exit status 0: everything was run, whatever it proves; 1: nothing can be proven here, or FILE can'"'"'t be written; 2: wrong usage; 130: interrupted.'
-    report:'Read what processes wrote to DIR under ROCM_AUTOPATCH_REPORT=DIR or rocm-autopatch run --report DIR, or any directory that PyTorch wrote a trace to (TORCH_TRACE). Print the slowest compiles, graph breaks, recompiles, and what to do about them. Exit status 0: a report; 1: DIR can'"'"'t be read, a file can'"'"'t be written, or tlparse failed; 2: wrong usage; 130: interrupted.'
-    run:'Run COMMAND without changes, and end with its exit status. Gather in a directory what all its processes compile, print a summary to stderr at the end, and write report.html there. --trace writes a profile of the first process that imports torch, for ui.perfetto.dev; with %p in the name, a profile of each process. Exit status COMMAND'"'"'s own: it was run; 126 or 127: COMMAND can'"'"'t be run; 1: nothing was run, because DIR or FILE can'"'"'t be written; 2: wrong usage; 130: interrupted.'
-    stacks:'Ask a running process for the stacks of all its threads, and print them with what it compiles. Nothing in it is stopped or changed. It must have begun a compile under a policy with a watchdog, such as safe. Without PID: list the processes that can be asked. Exit status 0: the stacks, or without PID the processes; 1: the process can'"'"'t be asked or does not answer, or there is none to ask; 2: wrong usage; 130: interrupted.'
-    status:'Start a fresh interpreter with this environment, as a program would be, and say at once whether a policy applies there. Then import torch in it, and print a line for each variable, config key, compile mode and patch that the policy changes: what it was, and what it is. Exit status 0: a report, also of a place where no policy applies; with --check, a policy is in force; with --line always, and errors are in the line; 1: something failed, there is no report, or FILE.prom can'"'"'t be written; with --check, also: no policy is in force; 2: wrong usage; 130: interrupted.'
-    tune:'Run COMMAND under many sets of switches, find the set under which it is best, confirm it in runs beside the command as it is here, and write it as a policy file. Tried are config keys of this torch, modes, our graphs and variables; not what policies here pin or evidence says is wrong. A set with which the command fails, or computes something else, is out. Use the machine for nothing else meanwhile. The same command goes on where an earlier one ended. Exit status 0: the search ended, also if nothing helps; 1: the command does not run as it is here, nothing can be tried, or the policy does not do what the search saw; 2: wrong usage; 130: interrupted.'
+    ab:'measure what a switch does to your own command'
+    bake:'resolve the policy once, so that starts need not'
+    bundle:'what a bug report needs, in one file, with secrets masked'
+    cache:'show, fill, pack, seed and clean up the compile caches beneath one root'
+    check:'everything that is wrong with a policy file or an evidence file'
+    completion:'print a script that completes commands and options in a shell'
+    diff:'what differs between two machines or containers, and why their digests differ'
+    explain:'who decides about one variable, config key, mode or patch, and why'
+    facts:'what compiled code depends on of this machine'"'"'s GPU'
+    help:'read the documentation, without a network'
+    policies:'list the built-in policies, or show what applies to an image'
+    probe:'what this image does to a program, with and without rocm_autopatch'
+    prove:'which modes and switches of torch.compile work on this machine'
+    report:'what a command compiled, how long it took, and what to do about it'
+    run:'run a command, and then print what it compiled'
+    stacks:'where a process is that hangs right now, and what it compiles'
+    status:'what happens to a Python program started here, and why'
+    tune:'find the fastest policy for your own command'
   )
   _describe 'rocm-autopatch commands' _commands
 }
 
 _shtab_rocm_autopatch_cache_commands() {
   local _commands=(
-    fill:'Run COMMAND without a GPU, on a stand-in that compiles for TARGET and runs no kernel, and fill the place that starts on a machine with this GPU use. End with its exit status, or with 0 if --seconds or --graphs ended it. Afterwards, say on stderr what was added. Exit status COMMAND'"'"'s own: it was run; 126 or 127: COMMAND can'"'"'t be run; 1: nothing was compiled; 2: wrong usage; 130: interrupted.'
-    gc:'Remove what killed processes left over, and then the places that no start used for longest, until the root has at most SIZE. The place of this environment stays, and so does one that a process uses. Exit status 0: at most SIZE is left; 1: more than SIZE is left, or something is wrong with the root; 2: wrong usage; 130: interrupted.'
-    pack:'Write a place to FILE, a .tar.gz, and print its checksum. The same contents give the same bytes. Locks, builds of ninja and what is unfinished stay out. With --oci, FILE is an image in the OCI layout, and its digest is printed. Exit status 0: done; 1: something is wrong with what was asked for; 2: wrong usage; 130: interrupted.'
-    path:'Print the directory of the place that starts here use. It need not be there. Exit status 0: done; 1: something is wrong with what was asked for; 2: wrong usage; 130: interrupted.'
-    seed:'Unpack FILE as a place of the root, as a whole or not at all. What is in it is code: whoever wrote FILE can run what they want in programs here. So FILE must be one that nobody else can write, made for the same kind of place. Exit status 0: done; 1: something is wrong with what was asked for; 2: wrong usage; 130: interrupted.'
-    status:'Show the root of the caches, whether starts use it, and its places: what they hold, when a start used them last, and the last run of warm. Exit status 0: done; 1: something is wrong with what was asked for; 2: wrong usage; 130: interrupted.'
-    warm:'Run COMMAND with caches on, and end with its exit status. Before, copy the modules of the image'"'"'s aiter. Afterwards, say on stderr what COMMAND found in torch'"'"'s caches and what it added. Exit status COMMAND'"'"'s own: it was run; 126 or 127: COMMAND can'"'"'t be run; 1: nothing was run; 2: wrong usage; 130: interrupted.'
+    fill:'run a command that fills the caches for a GPU that is not here'
+    gc:'remove the places that were not used for longest'
+    pack:'write the place of this environment to a file'
+    path:'print the directory of this environment'"'"'s place'
+    seed:'unpack what pack has written'
+    status:'the root, its places, and how they differ from the one of this environment'
+    warm:'run a command that fills the caches, and say what was in them'
   )
   _describe 'rocm-autopatch cache commands' _commands
 }
 
 _shtab_rocm_autopatch_policies_commands() {
   local _commands=(
-    show:'Show what applies to a place of which only the assumed facts are known. The facts of this machine do not count. Without --assume accelerator=..., accelerator=rocm is assumed. Exit status 0: the entries; 1: a policy can'"'"'t be read; 2: wrong usage; 130: interrupted.'
+    show:'all entries that apply, layers merged'
   )
   _describe 'rocm-autopatch policies commands' _commands
 }
