@@ -354,7 +354,7 @@ show(torch._inductor.list_mode_options("reduce-overhead"))
             torch_python, env, code, ROCM_AUTOPATCH="off"
         )
         assert result == [2, 2]
-        assert configs == [PLAIN["reduce-overhead"]] * 3
+        assert configs == [PLAIN["reduce-overhead"]] * 4
         assert (row["status"], row["after"], row["uses"]) == ("skipped", "reduce-overhead", 2)
         assert row["reason"] == "this torch has no mode lite"
         assert errors == [f"reduce-overhead stays as it is: {row['reason']}"]

@@ -31,6 +31,8 @@ inductor.list_mode_options = list_mode_options
 entries: Any = [("reduce-overhead", "lite", "layer", "why")]
 (row,) = compile_modes.apply(torch, entries, (), False)
 wrapper: Any = torch._TorchCompileInductorWrapper  # type: ignore[attr-defined]
+# Before the mode is asked for, and what it stands for is found to be missing.
+answer = inductor.list_mode_options("reduce-overhead")
 fast: Any = torch.compile(lambda x: x + 1, mode="reduce-overhead")
 asked = wrapper("reduce-overhead", None, None)
 try:
@@ -40,6 +42,7 @@ except RuntimeError as error:
 show(
     fast(torch.ones(2)).tolist(),
     asked.config,
+    answer,
     inductor.list_mode_options("reduce-overhead"),
     inductor.list_mode_options()["reduce-overhead"],
     row,
