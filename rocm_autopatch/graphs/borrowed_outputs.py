@@ -33,6 +33,7 @@ from rocm_autopatch.graphs.buffers import (
     SAVED,
     GraphOutputs,
     addresses_of,
+    dense_part,
     find_twins,
     is_only_of_python,
     move_together,
@@ -499,7 +500,7 @@ class AliasedInput:
         ):
             return None
         there = view_at(self._owner.leaves[self._index].data, self._dtype, self._place)
-        there.copy_(leaf)
+        dense_part(there).copy_(dense_part(leaf))
         # It may be saved for a backward, so nothing may overwrite it.
         self._owner.lend()
         return there

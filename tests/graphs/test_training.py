@@ -886,6 +886,37 @@ def test_an_argument_of_two_regions_in_turn(seen: Seen) -> None:
     assert all(one.memory is gradients for one in others)
 
 
+PARTS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
+    "expanded": lambda y: (y[:1].expand(4, 16),),
+    "a sliding window": lambda y: (y.as_strided((4, 16), (4, 1)),),
+    "two that overlap": lambda y: (y[:3], y[1:]),
+}
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_parts_of_a_result_that_are_elsewhere_later(seen: Seen, parts: str) -> None:
+    """They lie in the result of a region at the capture, and then in memory of the program's."""
+    make, use = (torch.nn.Linear(16, 16).to(GPU) for _ in range(2))
+
+    def read(*given: Any) -> Any:
+        return sum(use(one).sin().sum() for one in given)
+
+    first, last = torch.compile(make, mode=MODE), torch.compile(read, mode=MODE, dynamic=False)
+    for number in range(10):
+        y = first(torch.randn(4, 16, device=GPU))
+        given = PARTS[parts](y if number < 6 else y.detach().clone().requires_grad_() * 1)
+        del y
+        both = []
+        for function, mine in ((read, [one.detach() for one in given]), (last, given)):
+            result = function(*mine)
+            result.backward()
+            both.append((result.detach().clone(), use.weight.grad.clone()))
+            use.zero_grad()
+        torch.testing.assert_close(*both, rtol=1e-3, atol=1e-3)
+        del given, mine, result
+    assert seen()[1]["replays"] >= 4
+
+
 def test_a_gradient_has_no_place_where_saved_values_are_held(
     seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
