@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-not-found, no-any-return", allow-subclassing-any
-"""On a machine with a GPU: which calls of models' regions are replays, right, and how fast.
+"""Which calls of models' regions are replays, right, and, on a machine with a GPU, how fast.
 
     python experiments/gpu/regions.py WORK [--only NAME ...] [--jobs 12] [--seconds 500]
     python experiments/gpu/regions.py WORK --time PROCESSES [--only PHASE-NAME ...] [--seconds 500]
@@ -9,6 +9,8 @@ host counts. One process calls it through ``mode="reduce-overhead"`` with our gr
 without gradients or in training, and compares each call with eager mode: results, or the loss and
 all gradients. A row has the calls of regions after the third of their signature, and how many of
 them were replays. WORK/regions.jsonl keeps rows as they come; a second call does the rest.
+Without a GPU, the stand-in of tests/graphs is in its place, and each call is compared with torch's
+compile without graphs, which rounds as ours does: bfloat16 in eager mode does not.
 
 With ``--time``, as many processes of each side, with our graphs and with torch's own, prepare a
 model at once, after one of each that fills caches. Then they time it by turns, 20 steps at a time
@@ -301,6 +303,11 @@ def use_our_graphs() -> None:
 
     from rocm_autopatch.patches import compile_modes
 
+    if not torch.cuda.is_available():
+        sys.path.insert(0, str(ROOT / "tests/graphs"))
+        import stand_in
+
+        stand_in.install()
     entries: Any = [("reduce-overhead", compile_modes.TRAINING_GRAPHS, "performance", "")]
     compile_modes.apply(torch, entries, (), False)
 
@@ -314,9 +321,10 @@ def run_one(name: str, training: bool, half: bool, ours: bool) -> dict[str, Any]
     if ours:
         use_our_graphs()
     model, compiled, step = make_step(name, training, half)
-    plain = copy.deepcopy(model)
+    plain, most = copy.deepcopy(model), 0.06 if half else 2e-3
+    if not torch.cuda.is_available():
+        plain, most = torch.compile(plain), 1e-4
     wrong: list[str] = []
-    most = 0.06 if half else 2e-3
     for number in range(CALLS):
         torch.compiler.cudagraph_mark_step_begin()
         got = step(compiled, number)

@@ -234,7 +234,8 @@ def test_a_result_that_is_resized_before_its_backward() -> None:
             del result, other
         torch.testing.assert_close(found[:2], found[2:], rtol=1e-3, atol=1e-4)
         del found
-    assert sum(row["replays"] for row in record.render_rows()) >= 8
+    rows = record.render_rows()
+    assert sum(row["replays"] for row in rows) >= 8, rows
 
 
 def test_the_memory_alone_of_a_saved_value_is_kept() -> None:
