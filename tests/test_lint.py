@@ -93,8 +93,8 @@ def test_names_that_each_torch_has(module: str, entry: str, chosen: str) -> None
         (INDUCTOR, "max_autotune", "null", "2.4 to 2.15"),
         (INDUCTOR, "max_fusion_size", "true", "2.4 to 2.15"),
         (INDUCTOR, "max_fusion_size", "1.5", "2.4 to 2.15"),
-        # no default, so that anything passes, in 2.6 alone
-        (INDUCTOR, "worker_start_method", "3", "2.4 to 2.5, 2.7 and later"),
+        # no default, so that anything passes where no type is declared
+        (INDUCTOR, "cpp.simdlen", "'256'", "2.6 and later"),
         (DYNAMO, "cache_size_limit", "x", "2.4 to 2.15"),
         # The word for the CPUs, misspelt.
         (DYNAMO, "cache_size_limit", "cpu", "2.4 to 2.15"),
@@ -334,6 +334,23 @@ def test_declared_types_that_fit(value: object, before: object, declared: str, f
     from rocm_autopatch.patches import config
 
     assert config.fits(value, before, config._declared_types(eval(declared, vars(typing)))) is fits
+
+
+@pytest.mark.parametrize(
+    ("module", "key", "value", "wrong"),
+    [
+        (COMPILER, "job_id", "48213", True),
+        (COMPILER, "job_id", "'48213'", False),
+        (INDUCTOR, "cpp.simdlen", "'256'", True),
+        (INDUCTOR, "cpp.simdlen", "256", False),
+        (INDUCTOR, "triton.cudagraph_capture_sizes", "1", True),
+        (INDUCTOR, "combo_kernel_peak_memory_increase_gb", "1", False),
+    ],
+)
+def test_keys_without_a_value(module: str, key: str, value: str, wrong: bool) -> None:
+    messages = said(config(module, f"{key}: {{pin: {value}}}"), "2.13")
+    errors = [one for one in messages if one.startswith("error: ")]
+    assert [" is not of type " in one for one in errors] == [True] * wrong
 
 
 @pytest.mark.parametrize(

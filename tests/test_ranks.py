@@ -199,15 +199,18 @@ class TestJobs:
         assert [note.partition(": ")[0] for note in notes] == ["ranks were not compared"] * 2
         assert all("DistNetworkError" in note for note in notes)
 
-    def test_a_store_that_does_nothing(self, torch_python: Interpreter, policy: Path) -> None:
-        code = """
+    @pytest.mark.parametrize("store", ["torch.distributed.HashStore()", "fake.FakeStore()"])
+    def test_a_dry_run(self, torch_python: Interpreter, policy: Path, store: str) -> None:
+        """One process stands for all ranks, and no other one comes."""
+        code = f"""
 import torch.distributed, torch.testing._internal.distributed.fake_pg as fake, rocm_autopatch
-torch.distributed.init_process_group("fake", store=fake.FakeStore(), rank=0, world_size=2)
+torch.distributed.init_process_group("fake", store={store}, rank=0, world_size=2)
+torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
 print([note for note in rocm_autopatch.status()["notes"] if "rank" in note])
 """
-        env = {"ROCM_AUTOPATCH_POLICY": str(policy)}
-        done = forked.run(torch_python, HEAD, code, env=env)
-        assert "ranks were not compared: RuntimeError" in done.stdout
+        done = forked.run(torch_python, HEAD, code, env={"ROCM_AUTOPATCH_POLICY": str(policy)})
+        assert done.stdout == "[]\n"
+        assert "ranks" not in done.stderr
 
 
 class TestAbort:

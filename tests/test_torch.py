@@ -136,6 +136,41 @@ show(c.max_fusion_size, c.epilogue_fusion, d.recompile_limit, inside)
         golden(error, "error")
         assert [row["status"] for row in report["patches"]] == ["applied"] * 3
 
+    def test_keys_without_a_value(
+        self, torch_python: Interpreter, env: dict[str, str], tmp_path: Path
+    ) -> None:
+        """What is None in torch has a declared type, and an annotation is all that tells it."""
+        wrong = {
+            "torch.compiler.config.job_id": 48213,
+            "torch._inductor.config.cpp.simdlen": "256",
+            "torch._inductor.config.post_grad_custom_post_pass": "mine",
+            "torch._inductor.config.max_fusion_unique_io_buffers": True,
+            "torch._inductor.config.triton.cudagraph_capture_sizes": 2,
+        }
+        right = {
+            "torch.compiler.config.pgo_extra_read_key": "team",
+            "torch._inductor.config.cpp.march": None,
+            "torch._inductor.config.test_configs.max_mm_configs": 3,
+            "torch._inductor.config.combo_kernel_peak_memory_increase_gb": 1,
+        }
+        modules = ("torch.compiler.config", "torch._inductor.config")
+        policy = tmp_path / "none.yaml"
+        config = {
+            module: {
+                name[len(module) + 1 :]: {"default": value}
+                for name, value in {**wrong, **right}.items()
+                if name.startswith(module)
+            }
+            for module in modules
+        }
+        policy.write_text(json.dumps({"version": 1, "extends": [], "config": config}))
+        code = "import rocm_autopatch; show(rocm_autopatch.status()['config'])"
+        (rows,) = shown_by(torch_python, env, code, ROCM_AUTOPATCH_POLICY=str(policy))
+        said = {row["name"]: (row["status"], row["reason"]) for row in rows}
+        assert {name: said[name][0] for name in right} == dict.fromkeys(right, "applied")
+        assert {name: said[name][0] for name in wrong} == dict.fromkeys(wrong, "failed")
+        assert said["torch.compiler.config.job_id"][1].endswith("this key takes str")
+
     def test_a_failure_is_said_once(
         self, torch_python: Interpreter, env: dict[str, str], golden: Golden
     ) -> None:

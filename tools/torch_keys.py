@@ -35,6 +35,7 @@ from rocm_autopatch.patches.config import TARGETS, _declared_types  # noqa: E402
 
 FILE = ROOT / "rocm_autopatch" / "policy" / "torch_keys.json"
 PLAIN = (type(None), bool, int, float, str)
+CONTAINERS = (list, dict, set, tuple)
 CONFIG_ARGUMENTS = {"env_name_force": "env_force", "env_name_default": "env_default"}
 BY_MACHINE = "compile_threads"  # as are paths
 
@@ -147,7 +148,8 @@ def _record(module: Any, key: str, entry: Any) -> Record:
     if getattr(entry, "alias", None):
         return {"alias": entry.alias}
     default = getattr(module, key)
-    more = {_name(kind) for kind in _declared_types(getattr(entry, "value_type", None)) & {*PLAIN}}
+    declared = _declared_types(getattr(entry, "value_type", None)) & {*PLAIN, *CONTAINERS}
+    more = {_name(kind) for kind in declared}
     record = {"type": "|".join([_name(type(default)), *sorted(more - {_name(type(default))})])}
     plain = isinstance(default, PLAIN) and "/" not in str(default) and key != BY_MACHINE
     return {**record, "default": default} if plain else record

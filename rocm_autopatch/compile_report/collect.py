@@ -113,7 +113,8 @@ def _tell_modes(module: "ModuleType") -> None:
     init, told = wrapper.__init__, set()
 
     @functools.wraps(init)
-    def __init__(self: "Any", mode: "Any" = None, *args: "Any", **kwargs: "Any") -> None:
+    def __init__(self: "Any", *args: "Any", **kwargs: "Any") -> None:
+        mode = args[0] if args else kwargs.get("mode")
         if isinstance(mode, str) and mode not in told:
             told.add(mode)
             try:
@@ -122,7 +123,7 @@ def _tell_modes(module: "ModuleType") -> None:
                 _say_failure(
                     "the compile report lacks the modes of this process: " + _reason_of(error)
                 )
-        init(self, mode, *args, **kwargs)
+        init(self, *args, **kwargs)
 
     wrapper.__init__ = __init__
 

@@ -196,6 +196,10 @@ def compile_regions(
             return compile_one(part, given)
         return _compile_region(part, given, compile_one, (origin, training, owner, number), why)
 
+    if getattr(torch._functorch.config, "bundled_autograd_cache", False):
+        # By aot_compile() and the like. What they load makes no graphs.
+        startup.fail("graphs", f"{_region_name(model)} has no graphs: what is compiled is saved")
+        return compile_one(model, inputs)
     why: list[str] = []
     whole = (origin, training, owner, None)
     try:

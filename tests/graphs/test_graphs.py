@@ -1571,6 +1571,23 @@ def test_nothing_of_the_mode_breaks_a_compile(monkeypatch: pytest.MonkeyPatch) -
     assert fast(torch.randn(8, 64, device=GPU)).shape == (8, 64)
 
 
+@pytest.mark.skipif(startup.release(torch.__version__) < (2, 11), reason="there is no aot_compile")
+@replayed.nothing("what is saved has no graphs")
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_what_is_compiled_to_be_saved(mode: str, tmp_path: Path) -> None:
+    def function(x: Any) -> Any:
+        return x.sin() + 1
+
+    x = torch.randn(8, 64, device=GPU)
+    with contextlib.ExitStack() as stack:
+        if hasattr(torch._dynamo.config, "enable_aot_compile"):
+            stack.enter_context(torch._dynamo.config.patch(enable_aot_compile=True))
+        compiled: Any = torch.compile(function, mode=mode, fullgraph=True)
+        saved = compiled.aot_compile(((x,), {}))
+        saved.save_compiled_function(str(tmp_path / "saved"))
+    close(saved(x), function(x))
+
+
 # What can be tested without a GPU
 
 

@@ -99,8 +99,10 @@ def _apply_entry(
             value = cpus.cpu_share()
             why = "for " + cpus.describe_limits() if value != done["before"] else ""
         done["wanted"] = value
-        if not fits(value, done["before"], _declared_types(getattr(entry, "value_type", None))):
-            kind = type(done["before"]).__name__
+        kinds = _declared_types(getattr(entry, "value_type", None))
+        if not fits(value, done["before"], kinds):
+            taken = {type(done["before"]), *kinds} - {type(None)}
+            kind = " or ".join(sorted(one.__name__ for one in taken))
             return "failed", "the value %r has the wrong type: this key takes %s" % (value, kind)
         against = refused_writes.pin_against(entry, value)
         if strength == "pin" and not against:
@@ -289,8 +291,12 @@ def fits(value: object, before: object, kinds: "set[type]") -> bool:
 
     *kinds* are the types in the key's declaration.
     """
-    if before is None or (len(kinds) > 1 and type(value) in kinds):
+    if len(kinds) > 1 and type(value) in kinds:
         return True
+    if before is None:
+        # Where nothing else is declared, it may be anything.
+        taken = kinds - {type(None)}
+        return value is None or not taken or (type(value) is int and float in taken)
     if isinstance(before, bool) or isinstance(value, bool):
         return isinstance(before, bool) and isinstance(value, bool)
     if isinstance(before, float):
@@ -299,12 +305,16 @@ def fits(value: object, before: object, kinds: "set[type]") -> bool:
 
 
 def _declared_types(declared: object) -> "set[type]":
-    """The types in an annotation such as ``Optional[int]`` or ``Literal[True, "auto"]``."""
+    """The types in an annotation such as ``Optional[int]`` or ``Literal[True, "auto"]``.
+
+    Of ``list[int]`` that is ``list``, and of ``Any`` there is none.
+    """
     origin, arguments = typing.get_origin(declared), typing.get_args(declared)
     if origin is typing.Literal:
         return {type(argument) for argument in arguments}
     if origin is not typing.Union and origin is not getattr(types, "UnionType", typing.Union):
-        return {declared} if isinstance(declared, type) else set()
+        found = origin or declared
+        return {found} - {typing.Any, object} if isinstance(found, type) else set()
     return {kind for argument in arguments for kind in _declared_types(argument)}
 
 

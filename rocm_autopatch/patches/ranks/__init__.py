@@ -110,7 +110,7 @@ def _meet(module: "DistributedModule", use: str) -> None:
     _open.clear()
     rank, size = module.get_rank(), module.get_world_size()
     store = module._get_default_store()
-    if size < 2 or store is None:
+    if size < 2 or store is None or _is_of_one_process(store):
         return
     found = meeting.RankMeeting(store, _joined, rank, size)
     text = found.attend()
@@ -125,6 +125,13 @@ def _meet(module: "DistributedModule", use: str) -> None:
         if not _watches:
             _watches.append(True)
             hooks.add(startup.finder, _COMPILES, _watch_compiles)
+
+
+def _is_of_one_process(store: "Any") -> bool:
+    """Whether no other process can come to it: in a dry run, one stands for all ranks."""
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    return type(store).__name__ in ("HashStore", "FakeStore")
 
 
 def _watch_compiles(module: "ConvertFrame") -> None:
