@@ -197,7 +197,8 @@ def compile_regions(
         return _compile_region(part, given, compile_one, (origin, training, owner, number), why)
 
     if getattr(torch._functorch.config, "bundled_autograd_cache", False):
-        # By aot_compile() and the like. What they load makes no graphs.
+        # aot_compile() and the like ask the result for serialize(), and what they load never comes
+        # here.
         startup.fail("graphs", f"{_region_name(model)} has no graphs: what is compiled is saved")
         return compile_one(model, inputs)
     why: list[str] = []
