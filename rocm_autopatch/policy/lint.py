@@ -228,7 +228,7 @@ class Linter:
                 and startup.release(version) < startup.release(since)
             ]
             if older and not rule.needs:
-                message = f"{rule.use} needs torch {since}; this entry is for {_span(older)}, too"
+                message = f"torch {_span(older)} has no {rule.use}, which is there from {since} on"
                 where = policy.file, rule.place.line, rule.place.column
                 path = f"{rule.section}.{rule.name}"
                 problems.add(Problem(*where, path, message, REMARK), None)
