@@ -410,6 +410,22 @@ def test_by_a_variable_where_no_policy_applies(torch_python: Interpreter, tmp_pa
     assert report.processes[0].name.startswith("-c import os; os.chdir")
 
 
+def test_a_mode_that_is_left_out(torch_python: Interpreter, tmp_path: Path) -> None:
+    """torch's own error: three arguments are missing, and not two."""
+    code = """
+import torch
+for given in ({}, {"options": None, "dynamic": None}):
+    try:
+        torch._TorchCompileInductorWrapper(**given)
+    except TypeError as error:
+        print(error)
+"""
+    env = {**NO_POLICY, "ROCM_AUTOPATCH_REPORT": str(tmp_path / "report")}
+    said = [torch_python.run("-c", code, env=one).stdout for one in (env, NO_POLICY)]
+    assert said[0] == said[1]
+    assert "mode" in said[0]
+
+
 def test_the_programs_own_trace_is_used(torch_python: Interpreter, tmp_path: Path) -> None:
     own, directory = tmp_path / "own", tmp_path / "report"
     own.mkdir()
