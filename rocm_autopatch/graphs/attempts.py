@@ -37,7 +37,7 @@ from rocm_autopatch.graphs.write_back import InPlaceWriteBack
 # A result lies side by side with others if it has more than so many bytes, and less than such a
 # part of all.
 _LEAST, _PARTS = 1 << 20, 8
-# If what a backward overwrites and gives has fewer bytes, its plain call has memory of its own.
+# If what a backward overwrites and gives has fewer bytes, it is called plainly before its capture.
 _LITTLE = 10 << 20
 UNSEEN = "its effects can't be observed: "
 IN_POOL = "its graph would lie in a pool of torch.cuda.use_mem_pool: make the first calls outside"
@@ -132,6 +132,7 @@ class ObservationAttempt:
             changes=changes,
             constants=find_constants(result),
             hosted=_numbers_elsewhere(result, pool.device),
+            size=sum(_sizes_of(_leaves(result)).values()),
             side_by_side=_size_side_by_side(result, self._call.leaves),
         )
 
@@ -211,10 +212,10 @@ class CaptureAttempt:
         # Such a call writes to no weight or buffer. So it does nothing that the call itself does
         # not do again, if it also draws the same random numbers.
         verify = self._options.verify and self.observed.is_pure
-        verify = verify and host_backup.fits_on_host(
-            strategy.find_spoilt(call.leaves, self._donated)
-        )
-        if verify and not self._donated:
+        spoilt = [call.leaves[index] for index in strategy.find_spoilt(call.leaves, self._donated)]
+        verify = verify and host_backup.fits_on_host(spoilt)
+        size = sum(_sizes_of(spoilt).values()) + self.observed.size
+        if verify and (self._donated is None or size < _LITTLE):
             self._call_before(undo)
         self._inputs.copy(call.leaves)
         return verify
@@ -252,9 +253,10 @@ class CaptureAttempt:
         return write_back.shares_memory(self.observed.changes, leaves, map(storage_key, fixed))
 
     def _call_before(self, undo: ExitStack) -> None:
-        """Make the plain call that the graph is compared with."""
+        """Make the plain call that the graph is compared with, while there is none."""
         changed = self._changes + find_uncounted(self._signature, self.observed, self._call)
-        kept = HostBackup(self._strategy.find_spoilt(self._call.leaves, self._donated))
+        leaves = self._call.leaves
+        kept = HostBackup(leaves, self._strategy.find_spoilt(leaves, self._donated))
         put_back = remember_contents(changed, kept)
         undo.callback(put_back)
         self._compare_with(self._call_again, put_back, undo)
@@ -374,12 +376,10 @@ class CaptureAttempt:
         """
         call, donated = self._call, captured.donated
         if donated:
-            if verify:
-                spoilt = self._strategy.find_spoilt(call.leaves, donated)
-                kept = HostBackup(spoilt)
+            if verify and self._verification is None:
+                kept = HostBackup(call.leaves, self._strategy.find_spoilt(call.leaves, donated))
                 undo.callback(kept.restore)
-                sizes = _sizes_of([*spoilt, *captured.outputs.leaves])
-                again = functools.partial(self._call_beside, kept, sum(sizes.values()))
+                again = functools.partial(self._call_beside, kept)
                 self._compare_with(again, kept.restore, undo)
             captured.inputs.copy(call.leaves)
         verification = self._verification
@@ -426,23 +426,17 @@ class CaptureAttempt:
         self._inputs.copy(leaves)
         return self._record_graph()
 
-    def _call_beside(
-        self, kept: HostBackup, size: int, prepare: Callable[[], None]
-    ) -> list[object]:
+    def _call_beside(self, kept: HostBackup, prepare: Callable[[], None]) -> list[object]:
         """A plain call of a backward whose graph overwrites what it reads.
 
-        It lies in the graph's memory, where that is free. What it adds to this memory stays in it.
-        So a call that needs little lies in memory of first calls.
+        It lies in the graph's memory, where that is free, so it needs less than a call before the
+        capture, when all that was saved is in use. But what it adds to this memory stays in it.
         """
 
         def run() -> object:
             prepare()
-            return self._strategy.call_plainly(
-                self._call.structure, kept.copy_leaves(self._call.leaves)
-            )
+            return self._strategy.call_plainly(self._call.structure, kept.copy_leaves())
 
-        if size < _LITTLE:
-            return [self._strategy.run_as_first_call(self._call, run), []]
         return [self._pool.run_beside_graphs(run, self._memory), []]
 
     def _finished_capture(self, captured: CapturedState, verified: bool) -> CapturedState:

@@ -151,11 +151,9 @@ class CallStrategy:
         """What the graph for these leaves may overwrite."""
         return None
 
-    def find_spoilt(
-        self, leaves: list[object], donated: DonatedInputs | None
-    ) -> list[torch.Tensor]:
-        """The leaves that a plain call may overwrite without a trace."""
-        return []
+    def find_spoilt(self, leaves: list[object], donated: DonatedInputs | None) -> set[int]:
+        """The indices of leaves that a plain call may overwrite without a trace."""
+        return set()
 
     def find_inside(self, leaves: list[object]) -> set[int]:
         """The leaves whose copies may serve the graph as memory, if it may overwrite what it reads.

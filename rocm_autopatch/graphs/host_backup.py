@@ -25,23 +25,33 @@ _GROUPS = (
 
 
 class HostBackup:
-    """All that lies in the memories of *tensors*."""
+    """All that lies in the memories of some leaves of a call, by their *indices*.
 
-    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
-        wholes = {storage_key(one): _bytes_of(one) for one in tensors}
+    The memories are those of what the list has at these indices when they are needed: a leaf may
+    own its memory no more.
+    """
+
+    def __init__(self, leaves: Sequence[Any], indices: Iterable[int]) -> None:
+        self._leaves = leaves
+        first: dict[int, int] = {}
+        for index in sorted(indices):
+            first.setdefault(storage_key(leaves[index]), index)
+        self._kept: dict[int, torch.Tensor] = {}
         with no_other():
-            self._kept = {
-                memory: (one, torch.empty_like(one, device="cpu").copy_(one))
-                for memory, one in wholes.items()
-            }
+            for index in first.values():
+                whole = _bytes_of(leaves[index])
+                self._kept[index] = torch.empty_like(whole, device="cpu").copy_(whole)
 
-    def copy_leaves(self, leaves: Sequence[Any]) -> list[Any]:
+    def copy_leaves(self) -> list[Any]:
         """The leaves; those in the memories lie in new ones, which have the same content."""
+        leaves = self._leaves
         with no_other():
             new = {
-                memory: torch.empty_like(whole).copy_(kept)
-                for memory, (whole, kept) in self._kept.items()
+                storage_key(leaves[index]): torch.empty_like(kept, device=leaves[index].device)
+                for index, kept in self._kept.items()
             }
+            for whole, kept in zip(new.values(), self._kept.values()):
+                whole.copy_(kept)
         return [
             view_at(new[storage_key(leaf)], leaf.dtype, place_of(leaf))
             if type(leaf) in TENSORS and storage_key(leaf) in new
@@ -52,8 +62,8 @@ class HostBackup:
     def restore(self) -> None:
         """Write to the memories what was there."""
         with no_other():
-            for whole, kept in self._kept.values():
-                whole.copy_(kept)
+            for index, kept in self._kept.items():
+                _bytes_of(self._leaves[index]).copy_(kept)
 
 
 def fits_on_host(tensors: Iterable[torch.Tensor]) -> bool:

@@ -408,7 +408,7 @@ class BackwardPass(_RegionPass):
             return None
         return DonatedInputs(results, leaves)
 
-    def find_spoilt(self, leaves: list[Any], donated: DonatedInputs | None) -> list[torch.Tensor]:
+    def find_spoilt(self, leaves: list[Any], donated: DonatedInputs | None) -> set[int]:
         # A call without a graph may write to what was given to it to be read last, but to nothing
         # that the program has got. A hook may give that for another value.
         given = {
@@ -422,7 +422,7 @@ class BackwardPass(_RegionPass):
         indices.update(self.saved, donated.indices if donated else ())
         # What the forward was given, and has saved, no backward with a graph overwrites.
         passed = {address for _, address in donated.results.passed} if donated else set()
-        return [leaves[index] for index in indices if leaves[index].data_ptr() not in passed]
+        return {index for index in indices if leaves[index].data_ptr() not in passed}
 
     def find_inside(self, leaves: list[Any]) -> set[int]:
         return {

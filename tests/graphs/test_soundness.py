@@ -645,8 +645,8 @@ def test_other_waits_are_made_while_nobody_captures(monkeypatch: pytest.MonkeyPa
     assert len(waits) > 1
     monkeypatch.setattr(torch.Tensor, "copy_", copy)
     tensor = torch.ones(4, device=GPU)
-    kept = host_backup.HostBackup([tensor])
-    kept.copy_leaves([tensor])
+    kept = host_backup.HostBackup([tensor], [0])
+    kept.copy_leaves()
     kept.restore()
     assert len(waits) > 4
     assert all(waits)

@@ -723,9 +723,9 @@ def test_a_result_that_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[set[int]] = []
     place = 0
 
-    def backup(tensors: list[Any]) -> Any:
-        kept.append({one.data_ptr() for one in tensors})
-        return host_backup.HostBackup(tensors)
+    def backup(leaves: list[Any], indices: set[int]) -> Any:
+        kept.append({leaves[index].data_ptr() for index in indices})
+        return host_backup.HostBackup(leaves, indices)
 
     monkeypatch.setattr(attempts, "HostBackup", backup)
     weight = torch.randn(16, 16, device=GPU, requires_grad=True)

@@ -1138,8 +1138,8 @@ def test_an_attempt_ends_first_calls(monkeypatch: pytest.MonkeyPatch, fails: boo
     for _ in range(6):
         pair.both(partial(trained, x=batch()))
         pair.step()
-    # There is a plain call before the forward's graph alone.
-    assert len(ended) == (2 if fails else 3)
+    # There is a plain call before each graph.
+    assert len(ended) == (2 if fails else 4)
 
 
 def test_calls_without_a_graph_beside_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1194,10 +1194,8 @@ def test_checks_of_replays_need_no_memory_of_first_calls(
 
 
 @pytest.mark.parametrize("needs", ["little", "much"])
-def test_where_a_backward_is_called_beside_its_graph(
-    monkeypatch: pytest.MonkeyPatch, needs: str
-) -> None:
-    """What it adds to the memory of graphs stays there. If that is little, it lies elsewhere."""
+def test_when_a_backward_is_called_plainly(monkeypatch: pytest.MonkeyPatch, needs: str) -> None:
+    """What it adds to the memory of graphs stays there. If that is little, it is called before."""
     monkeypatch.setattr(attempts, "_LITTLE", 10 << 20 if needs == "little" else 0)
     beside: list[int] = []
     run_beside = capture.CapturePool.run_beside_graphs
@@ -1212,6 +1210,63 @@ def test_where_a_backward_is_called_beside_its_graph(
         pair.both(partial(trained, x=batch()))
         pair.step()
     assert len(beside) == (needs == "much")
+
+
+@pytest.mark.parametrize("needs", ["little", "much"])
+def test_a_gradient_that_no_call_determines(
+    monkeypatch: pytest.MonkeyPatch, seen: Seen, needs: str
+) -> None:
+    """Further calls of the backward explain it, though the replay has overwritten what it reads."""
+    monkeypatch.setattr(attempts, "_LITTLE", 10 << 20 if needs == "little" else 0)
+    custom_op: Any = torch.library.custom_op
+    numbers, called = itertools.count(), []
+
+    @custom_op("autopatch_tests::steady", mutates_args=())  # type: ignore[untyped-decorator]
+    def steady(x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    @custom_op("autopatch_tests::noisy", mutates_args=())  # type: ignore[untyped-decorator]
+    def noisy(grad: torch.Tensor) -> torch.Tensor:
+        called.append(1)
+        made = 2 * grad
+        made[:, 0] += next(numbers) / 100
+        return made
+
+    for one in (steady, noisy):
+        one.register_fake(torch.empty_like)
+    steady.register_autograd(lambda ctx, grad: noisy(grad), setup_context=lambda *_, **__: None)
+
+    class Noisy(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.net = torch.nn.Linear(16, 16), Net()
+
+        def forward(self, x: Any) -> Any:
+            return self.net(steady(self.first(x).sin()).cos())
+
+    model = Noisy().to(GPU)
+    fast = torch.compile(model, mode=MODE)
+    calls_of_steps = []
+    for _ in range(7):
+        x = batch()
+        losses, gradients = [], []
+        for function in (fast, model):
+            before = len(called)
+            losses.append(trained(function, x))
+            calls_of_steps.append(len(called) - before)
+            gradients.append([one.grad.clone() for one in model.parameters()])
+            model.zero_grad()
+        torch.testing.assert_close(*losses, rtol=1e-3, atol=1e-4)
+        # Of the first layer, those for its first result vary.
+        for (name, _), one, other in zip(model.named_parameters(), *gradients):
+            part = slice(name.startswith("first."), None)
+            torch.testing.assert_close(one[part], other[part], rtol=1e-3, atol=1e-4)
+    for one in (steady, noisy):
+        one._lib._destroy()
+    forward, backward = seen()
+    assert counts([forward, backward]) == [(5, {WARMING: 2})] * 2
+    # The one that has captured it, with the plain calls.
+    assert max(calls_of_steps) > 3
 
 
 @needs_gpu
@@ -1517,17 +1572,17 @@ def test_what_was_given_and_is_saved_is_not_backed_up(
     seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No compiled backward overwrites it: only its forward's own values."""
-    real = host_backup.HostBackup.copy_leaves
+    real = host_backup.HostBackup.restore
     sizes: list[int] = []
 
-    def copy_leaves(self: Any, leaves: Any) -> Any:
-        sizes.extend(one.nbytes for _, one in self._kept.values())
-        return real(self, leaves)
+    def restore(self: Any) -> None:
+        sizes.extend(one.nbytes for one in self._kept.values())
+        real(self)
 
     def plain(x: Any) -> Any:
         return x.sin() * x
 
-    monkeypatch.setattr(host_backup.HostBackup, "copy_leaves", copy_leaves)
+    monkeypatch.setattr(host_backup.HostBackup, "restore", restore)
     pair = Pair(torch.nn.Sequential(Net(), torch.nn.Linear(8, 37)))
     other = torch.compile(plain, mode=MODE)
     for _ in range(6):
@@ -1548,10 +1603,11 @@ class TestHostBackup:
         whole = torch.arange(12.0, device=GPU)
         parts = [whole[2:8].view(2, 3), whole[4:], torch.ones(3, dtype=torch.int64, device=GPU)]
         were = [one.clone() for one in parts]
-        kept = host_backup.HostBackup(parts)
+        leaves = [*parts, 5, torch.zeros(2, device=GPU)]
+        kept = host_backup.HostBackup(leaves, [2, 0, 1])
         for one in (whole, parts[2]):
             one.fill_(7)
-        again = kept.copy_leaves([*parts, 5, torch.zeros(2, device=GPU)])
+        again = kept.copy_leaves()
         for one, was, part in zip(again, were, parts):
             assert torch.equal(one, was)
             assert layout.storage_key(one) != layout.storage_key(part)
