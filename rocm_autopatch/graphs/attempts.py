@@ -223,9 +223,7 @@ class CaptureAttempt:
     def _choose_memory(self) -> None:
         """Choose what the graph writes to. Raises CaptureBusy if what it overwrites is in use."""
         signature, strategy = self._signature, self._strategy
-        # What has memory of its own overwrites nothing of others.
-        donated = None if signature.own_memory else strategy.find_donated(self._call.leaves)
-        self._donated = donated
+        self._donated = donated = strategy.find_donated(self._call.leaves)
         self._memory = donated.results.memory if donated else self._memory
         try:
             self._take_order()
@@ -233,8 +231,7 @@ class CaptureAttempt:
             # A backward needs much more memory if it overwrites nothing, so it is tried twice.
             if not (strategy.goes_beside or (strategy.trains and signature.busy)):
                 raise
-            self._donated, signature.own_memory = None, strategy.find_other_memory(self._memory)
-            self._memory = signature.own_memory
+            self._donated, self._memory = None, strategy.find_other_memory(self._memory)
             self._take_order()
 
     def _take_order(self) -> None:

@@ -375,7 +375,6 @@ class GraphCache:
             signature.copies_arguments = True
         elif held == SAVED and not _is_lent_now(state):
             # Other graphs' results are in use: the program does not call in the order of captures.
-            signature.own_memory = self.strategy.find_other_memory(state.memory)
             self._given_up += 1
         else:
             return False
@@ -433,7 +432,7 @@ class GraphCache:
                 return self.run_call(key, call.structure, call.leaves)
             why = state.why if isinstance(state, RejectedState) else WARMING
             if isinstance(state, ObservedState):
-                memory = signature.own_memory or self.strategy.find_memory(self._pools)
+                memory = self.strategy.find_memory(self._pools)
                 attempt = CaptureAttempt(
                     self.strategy, self.options, memory, signature, state, call
                 )
@@ -550,8 +549,6 @@ class GraphCache:
             if signature is None:
                 self._forget_rejected()
                 signature = self.signatures[whole] = SignatureEntry(indices, places, self._clock)
-                if isinstance(key, BesideKey):
-                    signature.own_memory = GraphMemory()
                 if before is not None:
                     signature.learn_places(before)
                     if not isinstance(signature.state, RejectedState) and self._is_moving_on(key):

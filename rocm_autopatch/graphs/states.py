@@ -172,7 +172,6 @@ class SignatureEntry:
         "keeps",
         "kept",
         "learned",
-        "own_memory",
         "places",
         "recaptured",
         "state",
@@ -188,8 +187,6 @@ class SignatureEntry:
         self.calls = self.tries = self.busy = self.disturbed = 0
         #: How many of the calls were others' with the same code.
         self.learned = 0
-        # What its graph writes to, if it shares no memory with others.
-        self.own_memory: GraphMemory | None = None
         self.state: State = WarmingState()
         #: Whether results have to be copied, and the indices of those that the program had still
         #: kept when the last call without a graph began.

@@ -126,10 +126,12 @@ def trained(layers: list[Any], x: Any) -> Any:
 
 
 def captured() -> list[Any]:
-    """The states with a graph, of all caches."""
+    """The states with a graph, of all caches of this test."""
     gc.collect()
     found = [one for one in gc.get_objects() if type(one) is graph_cache.GraphCache]
-    states = [state for one in found for state in one.states()]
+    # Another test may have left some.
+    rows = [*map(id, record._rows)]
+    states = [state for one in found if id(one.row) in rows for state in one.states()]
     return [one for one in states if isinstance(one, CapturedState)]
 
 
