@@ -551,9 +551,9 @@ class TestMisses:
     """On the real torch: hits are counted, a miss is explained, and it may be an error."""
 
     def compile_once(
-        self, python: Interpreter, home: Path, *arguments: str, use: str = "on"
+        self, python: Interpreter, home: Path, *arguments: str, use: str = "on", **more: str
     ) -> tuple[list[Any], list[str]]:
-        env = {"HOME": str(home), "XDG_CACHE_HOME": "", "ROCM_AUTOPATCH_CACHE": use}
+        env = {"HOME": str(home), "XDG_CACHE_HOME": "", "ROCM_AUTOPATCH_CACHE": use, **more}
         done = python.run(COMPILES, *arguments, env=env)
         said = [line for line in done.stderr.splitlines() if "caches" in line]
         return json.loads(done.stdout), said
@@ -609,6 +609,30 @@ class TestMisses:
         assert self.compile_once(torch_python, tmp_path, "2", use="require") == (["", 1, 0], [])
         found, _ = self.compile_once(torch_python, tmp_path, "2", "freezing", use="require")
         golden(re.sub(r"graph f\w+", "graph KEY", found[0]), "another key", PLACE=place)
+
+    @pytest.mark.parametrize("why", ["turned off", "forced off", "kept in none", "no root"])
+    def test_a_compile_without_a_lookup(
+        self, torch_python: Interpreter, tmp_path: Path, golden: Golden, why: str
+    ) -> None:
+        """It is an error under ``require`` alone, and each of these compiles."""
+        env = {
+            "turned off": {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0"},
+            "forced off": {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"},
+            "no root": {"HOME": ""},
+        }.get(why, {})
+        env["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path / "inductor")
+        keys = ["post_grad_custom_post_pass"] * (why == "kept in none")
+        (said, *_), _ = self.compile_once(torch_python, tmp_path, "2", *keys, use="require", **env)
+        golden(said, "")
+        assert not list(tmp_path.rglob("*.so"))
+        assert self.compile_once(torch_python, tmp_path, "2", *keys, **env)[0][0] == ""
+
+    def test_a_user_s_own_directory_is_named(
+        self, torch_python: Interpreter, tmp_path: Path
+    ) -> None:
+        env = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "mine")}
+        (said, *_), _ = self.compile_once(torch_python, tmp_path, "2", use="require", **env)
+        assert f"is not in the caches in {tmp_path}/mine: no such graph" in said
 
     def test_what_was_kept_is_damaged(self, torch_python: Interpreter, tmp_path: Path) -> None:
         self.compile_once(torch_python, tmp_path, "2")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import os
 import platform
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,11 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from rocm_autopatch import _RECORD, patches
+from rocm_autopatch.cli import diff
 from rocm_autopatch.patches.ranks import content
 from rocm_autopatch.plan import RANGE_FIELDS
 from rocm_autopatch.policy import load, lower
 from rocm_autopatch.record import metrics
 from rocm_autopatch.support import masking
+from rocm_autopatch.support.user_error import UserError
 from tests.conftest import Interpreter, label_torch, make_hooked
 from tests.messages import Golden
 from tests.running import run_command
@@ -320,6 +323,33 @@ def test_what_is_no_report(python311: Interpreter, tmp_path: Path, text: str, sa
         assert (done.returncode, done.stdout) == (2, "")
         (line,) = done.stderr.splitlines()
         assert said in line or "stdin has 0 reports" in line
+
+
+@pytest.mark.parametrize("wrong", [None, 1, True, "x", [], {}, [1], [None], [{}], {"a": 1}])
+def test_a_part_with_another_shape(python311: Interpreter, tmp_path: Path, wrong: Any) -> None:
+    """It is compared, or wrong usage: never an error of ours, nor status 1 for equal digests."""
+    whole = json.loads(run_command(python311, "status", "--json").stdout)
+
+    def statuses_of(changed: Any) -> Iterator[int]:
+        for name, report in (("a", whole), ("b", changed)):
+            (tmp_path / name).write_text(json.dumps(report))
+        for a, b in itertools.product("ab", repeat=2):
+            files = diff.DiffArguments(str(tmp_path / a), str(tmp_path / b))
+            try:
+                done = diff.compare_files(files)
+            except UserError as error:
+                yield error.status
+            else:
+                assert [*done.lines()]
+                yield done.status
+
+    for name in whole:
+        found = {*statuses_of({**whole, name: wrong})}
+        assert found <= ({0, 1, 2} if name == "digest" else {0, 2}), name
+    for name, part in whole.items():
+        if isinstance(part, dict):
+            for key in part:
+                assert {*statuses_of({**whole, name: {**part, key: wrong}})} <= {0, 2}, (name, key)
 
 
 def test_what_is_not_there(python311: Interpreter, tmp_path: Path, golden: Golden) -> None:

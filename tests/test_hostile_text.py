@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -233,11 +233,13 @@ def test_run_keeps_the_status(python311: Interpreter, name: str, tmp_path: Path)
         assert done.returncode == 7, command
 
 
-@pytest.mark.parametrize("stream", ["stdout", "stderr"])
-@pytest.mark.parametrize("what", ["closed", "full", "broken"])
-def test_run_keeps_the_status_with_no_stream(
-    python311: Interpreter, stream: str, what: str, tmp_path: Path
-) -> None:
+def run_without(
+    python: Interpreter, stream: str, what: str, command: Sequence[str | Path], directory: Path
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of ours in *directory* with a stream that is "closed", "full" or "broken".
+
+    A broken one is a pipe without a reader.
+    """
     read, write = os.pipe()
     os.close(read)
     full = os.open("/dev/full", os.O_WRONLY)
@@ -246,15 +248,73 @@ def test_run_keeps_the_status_with_no_stream(
         script += {"stdout": " 1>&-", "stderr": " 2>&-"}[stream]
     streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     streams[stream] = {"closed": subprocess.PIPE, "full": full, "broken": write}[what]
-    command: list[str | Path] = ["run", "--report", tmp_path / "r", "--", "sh", "-c", "exit 7"]
     done = subprocess.run(
-        ["sh", "-c", script, "sh", python311.path, "-m", "rocm_autopatch", *command],
+        ["sh", "-c", script, "sh", python.path, "-m", "rocm_autopatch", *command],
         **streams,
-        env={"PATH": os.environ["PATH"], "ROCM_AUTOPATCH_LOG": "quiet"},
+        text=True,
+        cwd=directory,
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": str(directory),
+            "TMPDIR": str(directory),
+            "ROCM_AUTOPATCH_LOG": "quiet",
+        },
     )
     os.close(write)
     os.close(full)
-    assert done.returncode == 7, done
+    return done
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@pytest.mark.parametrize("what", ["closed", "full", "broken"])
+@pytest.mark.parametrize("words", ["run --report r", "run", "cache warm"])
+def test_a_command_keeps_its_status_with_no_stream(
+    python311: Interpreter, stream: str, what: str, words: str, tmp_path: Path
+) -> None:
+    command = [*words.split(), "--", "sh", "-c", "touch ran; exit 7"]
+    done = run_without(python311, stream, what, command, tmp_path)
+    assert (done.returncode, (tmp_path / "ran").exists()) == (7, True), done
+
+
+@pytest.mark.parametrize("what", ["closed", "full", "broken"])
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        *(("", 2), ("stauts", 2), ("run", 2), ("cache", 2), ("diff /dev/null /dev/null", 2)),
+        *(("report nothing", 1), ("run -- no-such-command", 127), ("--version", 0)),
+    ],
+)
+def test_the_status_does_not_need_stderr(
+    python311: Interpreter, what: str, words: str, status: int, tmp_path: Path
+) -> None:
+    done = run_without(python311, "stderr", what, words.split(), tmp_path)
+    assert done.returncode == status
+
+
+@pytest.mark.parametrize("what", ["full", "broken"])
+@pytest.mark.parametrize("words", ["status", "--version", "--help", "status --help"])
+def test_what_stdout_does_not_take(
+    python311: Interpreter, what: str, words: str, tmp_path: Path
+) -> None:
+    done = run_without(python311, "stdout", what, words.split(), tmp_path)
+    said = "rocm-autopatch: stdout: No space left on device\n" if what == "full" else ""
+    assert (done.returncode, done.stderr) == (1, said)
+
+
+@pytest.mark.parametrize("words", ["run -- true", "probe"])
+def test_no_directory_for_temporary_files(
+    python311: Interpreter, words: str, tmp_path: Path
+) -> None:
+    script = 'ulimit -f 0; "$@" 2>&1 | cat'
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", python311.path, "-m", "rocm_autopatch", *words.split()],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    first = done.stdout.splitlines()[0]
+    assert "No usable temporary directory found in" in first
+    assert first.endswith(": set TMPDIR to another directory")
 
 
 def test_a_page_with_names_that_are_no_unicode(tmp_path: Path, python311: Interpreter) -> None:

@@ -506,18 +506,40 @@ def test_wrong_usage(python311: Interpreter, tmp_path: Path, golden: Golden) -> 
     wanted = tmp_path / "report"
     assert run_command(python311, "run", "--report", wanted, "--", "true").returncode == 0
     (wanted / "trace" / "dedicated_log_torch_trace_x.log").write_text("")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/notes").write_text("")
     for name, arguments, status in (
         ("not empty", ("--report", wanted, "--", "true"), 1),
+        ("other files", ("--report", tmp_path / "mine", "--", "true"), 1),
+        ("no name", ("--report", "", "--", "true"), 2),
         ("below a file", ("--report", tmp_path / "file/x", "--", "true"), 1),
         ("no directory", ("--trace", tmp_path / "none/x", "--", "true"), 1),
         ("no command", ("--report", tmp_path / "new"), 2),
     ):
         done = run_command(python311, "run", *arguments)
         assert done.returncode == status
-        golden(done.stderr.splitlines()[0], name)
+        golden(done.stderr.splitlines()[-1 if status == 2 else 0], name)
+    assert [*(tmp_path / "mine").iterdir()] == [tmp_path / "mine/notes"]
     done = run_command(python311, "report", tmp_path / "none")
     assert (done.returncode, done.stdout) == (1, "")
     golden(done.stderr, "report")
+
+
+@pytest.mark.parametrize("name", ["processes.jsonl", "trace/dedicated_log_torch_trace_y.log"])
+@pytest.mark.parametrize("kind", ["a pipe", "a device", "a directory"])
+def test_what_is_no_file(python311: Interpreter, tmp_path: Path, name: str, kind: str) -> None:
+    """Others may have written the directory. No command waits for it, or reads on for ever."""
+    path = tmp_path / name
+    (tmp_path / "trace").mkdir()
+    if kind == "a pipe":
+        os.mkfifo(path)
+    elif kind == "a device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+    done = run_command(python311, "report", tmp_path)
+    assert done.returncode == 0
+    assert f"{path.name} can't be read: " in done.stdout
 
 
 def test_a_directory_of_its_own(python311: Interpreter, tmp_path: Path) -> None:

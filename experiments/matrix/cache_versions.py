@@ -20,6 +20,7 @@ from torch_files import facts_table
 
 CODECACHE = "torch/_inductor/codecache.py"
 CONFIGS = "torch/_inductor/runtime/autotune_cache.py"
+COMPILES = "torch/_inductor/compile_fx.py"
 
 
 def method(source: Source) -> str:
@@ -107,7 +108,17 @@ def keeps(source: Source) -> str:
     return ", ".join(found) or "none"
 
 
+def compiles(source: Source) -> str:
+    """How the function that compiles a graph is called: by its global name."""
+    found = set()
+    for node in ast.walk(source.tree(COMPILES)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("fx_codegen_and_compile"):
+            found.add(ast.unparse(node.func))
+    return ", ".join(sorted(found)) or "nobody calls it"
+
+
 FACTS = {
+    "compiles": compiles,
     "looks up": method,
     "called": called,
     "key": key,
@@ -123,6 +134,7 @@ _KEEPS = {"2.4": "none", "2.5": "none", "2.6": "staticmethod create, (*, *)"}
 def expected(version: str) -> dict[str, str]:
     old = version.startswith("2.4.")
     return {
+        "compiles": "fx_codegen_and_compile",
         "loads": "classmethod CppCodeCache(cls, path, key)",
         "looks up": "staticmethod FxGraphCache(key, ...)",
         "called": "FxGraphCache._lookup_graph, compiled_fx_graph_hash",

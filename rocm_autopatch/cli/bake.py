@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rocm_autopatch import _BAKED
-from rocm_autopatch.cli import options
+from rocm_autopatch.cli import options, values
 from rocm_autopatch.cli.command import Command, CommandResult, option_field
 from rocm_autopatch.policy import bake
 from rocm_autopatch.support.text import wrapped
@@ -28,7 +28,7 @@ class BakeArguments:
     )
     out: Path | None = option_field(
         "--out",
-        parse=Path,
+        parse=values.parse_path,
         default=None,
         metavar="PATH",
         help="default: baked.plan beside the package, where starts look",

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from rocm_autopatch import fresh_interpreter, policy_dirs, trust
-from rocm_autopatch.cli import options, terminal
+from rocm_autopatch.cli import options, terminal, values
 from rocm_autopatch.cli.command import (
     Command,
     CommandResult,
@@ -66,7 +66,7 @@ image.json      the facts of the image and of the machine
 @dataclass(frozen=True)
 class BundleArguments(options.AssumedFacts):
     file: Path | None = position_field(
-        parse=Path,
+        parse=values.parse_path,
         optional=True,
         metavar="FILE",
         help="default: rocm-autopatch-bundle-DATE.tar.gz, in the working directory",
@@ -74,7 +74,7 @@ class BundleArguments(options.AssumedFacts):
     force: bool = flag_field("--force", help="replace FILE if it is there")
     report: Path | None = option_field(
         "--report",
-        parse=Path,
+        parse=values.parse_path,
         default=None,
         metavar="DIR",
         help=f"the directory of the compile report; default: what {_REPORT} names",

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rocm_autopatch import _SITE, policy_dirs
-from rocm_autopatch.cli import options
+from rocm_autopatch.cli import options, values
 from rocm_autopatch.cli.command import Command, CommandResult, option_field, position_fields
 from rocm_autopatch.evidence import file as evidence
 from rocm_autopatch.policy import lint, load, lower, select, when
@@ -26,7 +26,7 @@ def _parse_versions(text: str) -> tuple[str, ...]:
 @dataclass(frozen=True)
 class CheckArguments:
     files: tuple[Path, ...] = position_fields(
-        parse=Path,
+        parse=values.parse_path,
         metavar="FILE",
         help=f"default: the built-in policies and those in {_SITE} and in {policy_dirs.VARIABLE}",
     )

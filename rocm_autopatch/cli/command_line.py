@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
 import sys
 import traceback
@@ -25,7 +24,7 @@ from rocm_autopatch.cli.command import (
 from rocm_autopatch.cli.near_words import did_you_mean
 from rocm_autopatch.support import processes, progress
 from rocm_autopatch.support.text import printable, wrapped
-from rocm_autopatch.support.user_error import UserError
+from rocm_autopatch.support.user_error import UserError, describe_os_error
 
 _PROGRAM = "rocm-autopatch"
 # Each command is the module of its name: COMMAND there. A command line imports its own alone.
@@ -57,15 +56,13 @@ def run(arguments: Sequence[str] | None) -> int:
         try:
             given = sys.argv[1:] if arguments is None else arguments
             return _run_chosen(make_parser(given).parse_args(given))
+        except terminal.NotWritten as error:
+            # What --help and --version print.
+            return _not_written(error)
         except KeyboardInterrupt:
             # While the commands are imported.
             terminal.print_error(f"{_PROGRAM}: interrupted")
             return processes.INTERRUPTED
-        finally:
-            # argparse may have printed, too. Text that is still in a buffer would fail once more
-            # when the interpreter ends, and change the exit status to 120.
-            with contextlib.suppress(OSError):
-                sys.stderr.flush()
 
 
 def _run_chosen(parsed: argparse.Namespace) -> int:
@@ -84,7 +81,7 @@ def _run_chosen(parsed: argparse.Namespace) -> int:
         return processes.INTERRUPTED
     try:
         sys.stdout.flush()
-    except OSError as error:
+    except terminal.NotWritten as error:
         # The command that ran has its own status, and we printed nothing to stdout.
         return result.status if result.passed_on else _not_written(error)
     return result.status
@@ -113,10 +110,11 @@ def _tell_error(error: Exception, name: str, page: str) -> int:
     elif isinstance(error, ImportError):
         # For example packaging, which is imported only for a policy with a condition.
         page, error = "", UserError(str(error))
+    elif isinstance(error, (terminal.NotWritten, BrokenPipeError)):
+        # Who asks a fresh interpreter looks himself whether stdout is still read.
+        return _not_written(error)
     elif isinstance(error, OSError):
-        if isinstance(error, BrokenPipeError) or error.filename is None:
-            return _not_written(error)
-        error = UserError(f"{error.filename}: {error.strerror}")
+        error = UserError(describe_os_error(error))
     if not isinstance(error, UserError):
         # The interpreter itself would write control characters as they are.
         sys.stderr.write(
@@ -136,11 +134,12 @@ def _page_lines(page: str) -> Iterator[str]:
         yield f"  more: {_PROGRAM} help {page.replace('.md', '', 1)}"
 
 
-def _not_written(error: OSError) -> int:
+def _not_written(error: Exception) -> int:
     """stdout is a full disk or a closed pipe."""
     terminal.give_up(sys.stdout)
-    if not isinstance(error, BrokenPipeError):
-        terminal.print_error(f"{_PROGRAM}: stdout: {error.strerror}")
+    cause = error.__cause__
+    if isinstance(cause, OSError) and not isinstance(cause, BrokenPipeError):
+        terminal.print_error(f"{_PROGRAM}: stdout: {cause.strerror}")
     return 1
 
 
@@ -238,6 +237,10 @@ class _CommandParser(argparse.ArgumentParser):
             known = [*map(str, action.choices or ())]
             error.message += did_you_mean(str(value), known)
             raise
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        sys.stdout.flush()
+        super().exit(status, message)
 
     def error(self, message: str) -> NoReturn:
         # It may quote an argument.

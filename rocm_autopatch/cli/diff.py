@@ -51,19 +51,30 @@ class DiffArguments:
 def compare_files(arguments: DiffArguments) -> CommandResult:
     files = (arguments.a, arguments.b)
     reports = _read_reports(files)
+    try:
+        shown = _compared(files, reports)
+        lines = [*_difference_lines(shown)]
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        # Another version of ours may have written a part of them in another shape.
+        raise _UnusableReport(
+            f"{' and '.join(files)} can't be compared, a part has another shape: "
+            f"{type(error).__name__}: {error}"
+        ) from None
+    return CommandResult(lambda: lines, lambda: shown, status=0 if shown["same"] else 1)
+
+
+def _compared(files: tuple[str, str], reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """What differs, as plain data."""
     found = metrics.compare_reports(*reports)
     secrets = fresh_interpreter.secrets()
     heads = [_head_line(file, report) for file, report in zip(files, reports)]
-    shown = {
+    return {
         "same": found.same,
         "a": secrets.data(heads[0]),
         "b": secrets.data(heads[1]),
         "differences": [_masked_difference(one, secrets) for one in found.differences],
         "notes": secrets.data(found.notes),
     }
-    return CommandResult(
-        lambda: _difference_lines(shown), lambda: shown, status=0 if found.same else 1
-    )
 
 
 COMMAND = Command(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rocm_autopatch.caches import gpu_facts
+from rocm_autopatch.cli import values
 from rocm_autopatch.cli.command import Command, CommandResult, flag_field, option_field
 from rocm_autopatch.support.user_error import UserError
 
@@ -15,7 +16,7 @@ class FactsArguments:
     gpu: bool = flag_field("--gpu", help="the facts of the first GPU that torch finds")
     out: Path | None = option_field(
         "--out",
-        parse=Path,
+        parse=values.parse_path,
         default=None,
         metavar="FILE",
         help="the file that is written, in place of stdout",

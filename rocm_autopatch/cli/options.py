@@ -54,7 +54,7 @@ def torch_flag(when: str) -> bool | None:
 def plot_option() -> Path | None:
     """``--plot``."""
     text = "draw a .png or .svg file (needs matplotlib)"
-    return option_field("--plot", parse=Path, default=None, metavar="FILE", help=text)
+    return option_field("--plot", parse=values.parse_path, default=None, metavar="FILE", help=text)
 
 
 def plot_trouble(draw: Callable[[], None]) -> list[str]:

@@ -34,7 +34,7 @@ class ProbeArguments(options.AssumedFacts):
     json: bool = options.json_flag("print what was found as JSON")
     record: Path | None = option_field(
         "--record",
-        parse=Path,
+        parse=values.parse_path,
         default=None,
         metavar="FILE",
         help="add this image to an images file, or update its row; a missing file is made",

@@ -44,7 +44,7 @@ class ProveArguments(options.AssumedFacts):
     list: bool = flag_field("--list", help="print the names of trials and subjects, and end")
     out: Path | None = option_field(
         "--out",
-        parse=Path,
+        parse=values.parse_path,
         default=None,
         metavar="FILE",
         help=f"the evidence file (default: one named for this machine in {file.SITE})",
@@ -60,7 +60,7 @@ class ProveArguments(options.AssumedFacts):
     json: bool = options.json_flag("print the evidence as JSON")
     record: Path | None = option_field(
         "--record",
-        parse=Path,
+        parse=values.parse_path,
         default=None,
         metavar="FILE",
         help="note what was proven in an images file, in the row of this image",

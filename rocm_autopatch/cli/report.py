@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rocm_autopatch.cli import options
+from rocm_autopatch.cli import options, values
 from rocm_autopatch.cli.command import (
     Command,
     CommandResult,
@@ -29,9 +29,13 @@ TLPARSE = "tlparse"
 
 @dataclass(frozen=True)
 class ReportArguments:
-    directory: Path = position_field(parse=Path, metavar="DIR")
+    directory: Path = position_field(parse=values.parse_path, metavar="DIR")
     html: Path | None = option_field(
-        "--html", parse=Path, default=None, metavar="FILE", help="also write a page with plots"
+        "--html",
+        parse=values.parse_path,
+        default=None,
+        metavar="FILE",
+        help="also write a page with plots",
     )
     json: bool = options.json_flag("print the report as JSON")
     tlparse: bool = flag_field(

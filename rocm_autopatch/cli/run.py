@@ -12,19 +12,19 @@ from pathlib import Path
 
 from rocm_autopatch import fresh_interpreter, startup
 from rocm_autopatch.cli import report as report_command
-from rocm_autopatch.cli import terminal
+from rocm_autopatch.cli import terminal, values
 from rocm_autopatch.cli.command import Command, CommandResult, option_field, program_words
 from rocm_autopatch.cli.statuses import PASSED_ON
 from rocm_autopatch.compile_report import session, summary
 from rocm_autopatch.compile_report.gather import gather_report
-from rocm_autopatch.support.user_error import UserError
+from rocm_autopatch.support.user_error import UserError, describe_os_error
 
 
 @dataclass(frozen=True)
 class RunArguments:
     report: Path | None = option_field(
         "--report",
-        parse=Path,
+        parse=values.parse_path,
         default=None,
         metavar="DIR",
         help=(
@@ -34,7 +34,7 @@ class RunArguments:
     )
     trace: Path | None = option_field(
         "--trace",
-        parse=Path,
+        parse=values.parse_path,
         default=None,
         metavar="FILE",
         help="the profile: FILE.json or FILE.json.gz",
@@ -57,7 +57,7 @@ def run_program(arguments: RunArguments) -> CommandResult:
             terminal.print_error(f"rocm-autopatch run: the report will be in {report}")
         session.prepare_environment(report, arguments.trace, environment)
     except OSError as error:
-        raise UserError(f"nothing was run: {error}") from None
+        raise UserError(f"nothing was run: {describe_os_error(error)}") from None
     try:
         status = session.run_command(arguments.words, environment)
     except session.NotRun as error:
@@ -96,12 +96,9 @@ def _tell_report(tell: Callable[[Path], None], path: Path) -> None:
     try:
         tell(path)
     except (Exception, KeyboardInterrupt) as error:
-        try:
-            terminal.print_error(
-                f"rocm-autopatch run: the report failed: {type(error).__name__}: {error}"
-            )
-        except Exception:
-            terminal.give_up(sys.stderr)
+        terminal.print_error(
+            f"rocm-autopatch run: the report failed: {type(error).__name__}: {error}"
+        )
 
 
 def _summarize_profiles(directory: Path) -> None:

@@ -38,8 +38,15 @@ def plain(text: str) -> str:
     return _COLOUR.sub("", text)
 
 
+class NotWritten(Exception):
+    """stdout is a full disk or a pipe without a reader. It is no OSError, which argparse hides."""
+
+
 class HarmlessWriter(io.TextIOBase):
-    """Writes to *stream* what can do no harm there. None is a stream that is closed."""
+    """Writes to *stream* what can do no harm there. None is a stream that is closed.
+
+    :meth:`write` and :meth:`flush` raise NotWritten from the OSError of the stream.
+    """
 
     def __init__(self, stream: TextIO | None) -> None:
         self.stream = stream
@@ -50,9 +57,16 @@ class HarmlessWriter(io.TextIOBase):
 
     def write(self, text: str) -> int:
         if self.stream is not None:
-            with progress.line_erased():
+            with self._told_errors(), progress.line_erased():
                 self.stream.write(self.harmless(text))
         return len(text)
+
+    @contextlib.contextmanager
+    def _told_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise NotWritten from error
 
     def harmless(self, text: str) -> str:
         """*text* as it is written."""
@@ -70,7 +84,8 @@ class HarmlessWriter(io.TextIOBase):
 
     def flush(self) -> None:
         if self.stream is not None:
-            self.stream.flush()
+            with self._told_errors():
+                self.stream.flush()
 
     def isatty(self) -> bool:
         return self.stream is not None and self.stream.isatty()
@@ -79,6 +94,19 @@ class HarmlessWriter(io.TextIOBase):
         if self.stream is None:
             raise io.UnsupportedOperation("fileno")
         return self.stream.fileno()
+
+
+class HarmlessErrorWriter(HarmlessWriter):
+    """stderr: that something can't be written there changes nothing else."""
+
+    has_failed = False
+
+    @contextlib.contextmanager
+    def _told_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            self.has_failed = True
 
 
 def _escaped_text(text: str) -> str:
@@ -93,11 +121,16 @@ def _escaped_text(text: str) -> str:
 def harmless_text() -> Iterator[None]:
     """Have stdout and stderr be harmless."""
     streams = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (HarmlessWriter(stream) for stream in streams)
+    errors = HarmlessErrorWriter(streams[1])
+    sys.stdout, sys.stderr = HarmlessWriter(streams[0]), errors
     try:
         yield
     finally:
+        errors.flush()
         sys.stdout, sys.stderr = streams
+        if errors.has_failed:
+            # Not before: a command that is run writes there, too.
+            give_up(sys.stderr)
 
 
 def print_lines(texts: Iterable[str], stream: TextIO | None = None) -> None:

@@ -82,7 +82,7 @@ class TuneArguments:
     )
     out: Path = option_field(
         "--out",
-        parse=Path,
+        parse=values.parse_path,
         default=Path("tuned.yaml"),
         metavar="FILE",
         help="the policy (default: tuned.yaml); the runs are kept in FILE.runs",

@@ -10,6 +10,7 @@ import argparse
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from rocm_autopatch.cli.near_words import did_you_mean
 from rocm_autopatch.startup import assume
@@ -41,6 +42,13 @@ def parse_size(text: str) -> int:
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no size: write bytes, 500M or 10G")
     return int(float(match[1]) * 1024 ** (SIZE_UNITS.find(match[2]) + 1 if match[2] else 0))
+
+
+def parse_path(text: str) -> Path:
+    """A path. An empty text would mean the working directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty, and a path is needed")
+    return Path(text)
 
 
 def parse_percent(text: str) -> float:

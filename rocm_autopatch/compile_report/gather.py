@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rocm_autopatch import trust
 from rocm_autopatch.compile_report import COMMAND, ENDED, PROCESSES, STATUS, TRACES, operations
 from rocm_autopatch.compile_report.generations import (
     SINCE,
@@ -57,6 +58,8 @@ _REASON = re.compile(r"^(?:Graph Break )?Reason: (.*)$", re.MULTILINE)
 _FRAME = re.compile(r'^\s+File "(.+)", line (\d+), in (.*)$', re.MULTILINE)
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _EXPLANATION = re.compile(r"^\s+Explanation: (.*)$", re.MULTILINE)
+# Of what processes wrote about themselves, in bytes: others may have written it.
+_LONGEST = 1 << 26
 _HINT = re.compile(r"^\s+Hint: (.*)$", re.MULTILINE)
 _RAISED = re.compile(r"^(?:torch\._dynamo\.exc\.)?Unsupported: (.*)$", re.MULTILINE)
 # From torch 2.9 on, Dynamo's guards have the types of the local variables.
@@ -128,8 +131,11 @@ def _read_announcements(path: Path, notes: list[str]) -> Iterator[dict[str, Any]
     """What processes wrote about themselves: when they imported torch, the modes they asked, and
     what ended them; and how the command ended."""
     try:
-        lines = path.read_bytes().splitlines()
-    except OSError:
+        lines = trust.read(str(path), _LONGEST, judged=False).splitlines()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        notes.append(f"{path.name} can't be read: {error.strerror or error}")
         return
     for line in lines:
         try:
@@ -221,7 +227,9 @@ def _trace_files(directory: Path, announced: list[dict[str, Any]], notes: list[s
     found = []
     for place, since in places.items():
         for path in sorted(place.glob(PATTERN)):
-            if path.stat().st_mtime >= since:
+            if not path.is_file():
+                notes.append(f"{path.name} can't be read: it is not a regular file")
+            elif path.stat().st_mtime >= since:
                 found.append(path)
     return found
 

@@ -62,6 +62,9 @@ def _prepare_report(directory: Path, environment: dict[str, str]) -> None:
     directory = directory.absolute()
     traces = directory / TRACES
     try:
+        names = os.listdir(directory) if directory.is_dir() else []
+        if names and PROCESSES not in names:
+            raise OSError(errno.ENOTEMPTY, "it is not empty, so name another directory")
         traces.mkdir(parents=True, exist_ok=True)
         # Try to write: for root, access(2) allows many files that can't be written. Links are not
         # followed, because they may lead to somebody else's file.

@@ -121,7 +121,7 @@ def _ended_text(report: CompileReport) -> str:
     if status is None:
         if report.head.watched:
             return "not yet, or rocm-autopatch run was ended before it"
-        return "unknown: it was not started by rocm-autopatch run"
+        return "unknown: rocm-autopatch run did not start it, or could not note it"
     said = _status_text(status)
     if not status:
         return f"well, with {said}"

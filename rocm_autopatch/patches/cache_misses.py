@@ -3,11 +3,11 @@
 Inductor looks up each graph by the hash of its code and of all that it is compiled with. With this
 module, a miss leaves in the place of the caches what went into its key. If the same graph misses
 later, one line says what has changed since. Where ``ROCM_AUTOPATCH_CACHE=require``, a miss is an
-error before the compile.
+error before the compile, and so is any other compile of a graph.
 
 ``FxGraphCache._lookup_graph`` makes the lookup on every torch from 2.4 to 2.15, and
-``compiled_fx_graph_hash`` the key; from 2.5 on with lines that tell what is in it
-(experiments/matrix/cache_versions.py).
+``compiled_fx_graph_hash`` the key; from 2.5 on with lines that tell what is in it. What has to be
+compiled goes through ``compile_fx.fx_codegen_and_compile`` (experiments/matrix/cache_versions.py).
 """
 
 import functools
@@ -74,6 +74,21 @@ def watch_lookups(module: "ModuleType") -> None:
     cache._lookup_graph = staticmethod(_lookup_graph)
 
 
+def forbid_compiles(module: "ModuleType") -> None:
+    """Have each compile of a graph raise CacheMiss. A post-import hook, under ``require``."""
+    if not callable(getattr(module, "fx_codegen_and_compile", None)):
+        startup.fail("caches", "compiles are not seen: this torch compiles graphs in another way")
+        return
+
+    def fx_codegen_and_compile(*_: object, **__: object) -> object:
+        raise CacheMiss(
+            "ROCM_AUTOPATCH_CACHE=require, but a graph is compiled that was looked up in no cache: "
+            "the caches are off or can't be used, or Inductor keeps no such graph"
+        )
+
+    module.fx_codegen_and_compile = fx_codegen_and_compile  # type: ignore[attr-defined]
+
+
 def missed(key: str, hit: bool) -> None:
     """Take note of a lookup. Raises CacheMiss where a miss is an error."""
     record = _RECORD["caches"]
@@ -96,7 +111,7 @@ def missed(key: str, hit: bool) -> None:
             _trace_event(changes)
         if changes and not record["require"]:
             text = "a graph is compiled again that is in the caches in %s: %s"
-            startup.say("cache-miss", text % (kept, changes))
+            startup.say("cache-miss", text % (_looked_up_in(kept), changes))
     except Exception as error:
         if failure.programs_own(error):
             raise
@@ -105,8 +120,14 @@ def missed(key: str, hit: bool) -> None:
         raise CacheMiss(
             "ROCM_AUTOPATCH_CACHE=require, but graph %s is not in the caches in %s: %s. "
             '"rocm-autopatch cache warm -- COMMAND" fills them'
-            % (key, kept, changes or "no such graph was compiled there")
+            % (key, _looked_up_in(kept), changes or "no such graph was compiled there")
         )
+
+
+def _looked_up_in(kept: str) -> str:
+    """Where Inductor has looked: a user may have named a directory of its own."""
+    named = os.environ.get("TORCHINDUCTOR_CACHE_DIR", kept)
+    return kept if named.startswith(kept) else named
 
 
 def _trace_event(changes: str) -> None:

@@ -148,7 +148,10 @@ def check_report(report: object) -> None:
     parts = report.get("digest_parts", {})
     if not isinstance(parts, dict) or not all(isinstance(one, dict) for one in parts.values()):
         raise NotAReport("its digest_parts are no objects")
-    rows = [row for section in ("env", *NAMES, "patches") for row in report.get(section, ())]
+    sections = [report.get(section, []) for section in ("env", *NAMES, "patches")]
+    if not all(isinstance(section, list) for section in sections):
+        raise NotAReport("its sections are no lists")
+    rows = [row for section in sections for row in section]
     if not all(isinstance(row, dict) and isinstance(row.get("name"), str) for row in rows):
         raise NotAReport("its rows have no names")
     if not all(isinstance(fact, dict) for fact in report["facts"].values()):

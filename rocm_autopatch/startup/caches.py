@@ -75,6 +75,8 @@ _LEAST_ROOM = 128 << 20
 _LEAST_FILES = 1000
 # The module of torch that looks graphs up.
 _LOOKUPS = "torch._inductor.codecache"
+# The one that compiles them.
+_COMPILES = "torch._inductor.compile_fx"
 _PLAIN = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.+-"
 
 
@@ -145,6 +147,8 @@ def add_rows(plan: "Plan", done: "CachesRecord", rows: "tuple[EnvRow, ...]") -> 
     """Add rows to a plan."""
     if not (_RECORD["observe"] or done["reason"]):
         startup.arm({_LOOKUPS: "rocm_autopatch.patches.cache_misses:watch_lookups"})
+    if done["require"] and not _RECORD["observe"]:
+        startup.arm({_COMPILES: "rocm_autopatch.patches.cache_misses:forbid_compiles"})
     # First: a policy that names one of the variables decides.
     plan["env"] = (*rows, *plan["env"])
     # An earlier start in this process tree has given their values, and no user.

@@ -29,3 +29,12 @@ class UserError(Exception):
         self.status = self.usual_status if status is None else status
         self.page = self.usual_page if page is None else page
         self.quoted = tuple(quoted)
+
+
+def describe_os_error(error: OSError) -> str:
+    """What the system said, with the file if the error has one."""
+    if error.filename is None:
+        # Of tempfile: it lists the directories that it has tried, and is an error of none of them.
+        no_place = isinstance(error, FileNotFoundError)
+        return f"{error.strerror or error}{': set TMPDIR to another directory' if no_place else ''}"
+    return f"{error.filename}: {error.strerror}"

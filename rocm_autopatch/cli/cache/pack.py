@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rocm_autopatch.caches import CacheRefused, archive, fill_targets, image_layout, places, users
-from rocm_autopatch.cli import options
+from rocm_autopatch.cli import options, values
 from rocm_autopatch.cli.cache import wording
 from rocm_autopatch.cli.command import (
     Command,
@@ -22,7 +22,9 @@ from rocm_autopatch.support.user_error import UserError
 
 @dataclass(frozen=True)
 class CachePackArguments:
-    file: Path = position_field(parse=Path, metavar="FILE", help="the file that is written")
+    file: Path = position_field(
+        parse=values.parse_path, metavar="FILE", help="the file that is written"
+    )
     place: str = option_field(
         "--place",
         parse=str,

@@ -23,7 +23,7 @@ from rocm_autopatch.support.text import wrapped
 
 @dataclass(frozen=True)
 class CacheSeedArguments:
-    file: Path = position_field(parse=Path, metavar="FILE", help="the archive")
+    file: Path = position_field(parse=values.parse_path, metavar="FILE", help="the archive")
     checksum: str = option_field(
         "--checksum",
         parse=values.parse_checksum,
@@ -37,7 +37,7 @@ class CacheSeedArguments:
     replace: bool = flag_field("--replace", help="remove what the place has, if it has something")
     into: Path | None = option_field(
         "--into",
-        parse=Path,
+        parse=values.parse_path,
         default=None,
         metavar="PATH",
         help=f"the directory of places to unpack into, such as {caches.LAYER} of an image",
