@@ -537,7 +537,7 @@ def test_what_is_no_file(python311: Interpreter, tmp_path: Path, name: str, kind
         path.symlink_to("/dev/zero")
     else:
         path.mkdir()
-    done = run_command(python311, "report", tmp_path)
+    done = run_command(python311, "report", tmp_path, timeout=60)
     assert done.returncode == 0
     assert f"{path.name} can't be read: " in done.stdout
 
