@@ -254,9 +254,7 @@ class CaptureAttempt:
         changed = self._changes + find_uncounted(self._signature, self.observed, self._call)
         leaves = self._call.leaves
         kept = HostBackup(leaves, self._strategy.find_spoilt(leaves, self._donated))
-        put_back = remember_contents(changed, kept)
-        undo.callback(put_back)
-        self._compare_with(self._call_again, put_back, undo)
+        self._compare_with(self._call_again, remember_contents(changed, kept), undo)
         # The capture can't use what the call has needed. So the device gets it back.
         end_first_calls()
         capture.give_back()
@@ -375,13 +373,15 @@ class CaptureAttempt:
         if donated:
             if verify and self._verification is None:
                 kept = HostBackup(call.leaves, self._strategy.find_spoilt(call.leaves, donated))
-                undo.callback(kept.restore)
                 again = functools.partial(self._call_beside, kept)
                 self._compare_with(again, kept.restore, undo)
             captured.inputs.copy(call.leaves)
         verification = self._verification
         if verification is None:
             return captured
+        # Not before: until a replay, each plain call puts back what it changes. What was let go for
+        # a capture that fails may be another thread's then.
+        undo.callback(verification.restore)
         called_again = False
         while verification.needs_calls(self._replayed_result(captured)):
             if donated:

@@ -115,7 +115,7 @@ class CallStrategy:
         return run()
 
     def find_memory(self, pools: capture.CapturePools) -> GraphMemory:
-        """What a graph writes to without memory of its own, if it overwrites nothing of others."""
+        """What a graph writes to first, if it overwrites nothing of others."""
         return pools.memory
 
     def find_other_memory(self, memory: GraphMemory) -> GraphMemory:

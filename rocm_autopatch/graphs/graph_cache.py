@@ -324,7 +324,7 @@ class GraphCache:
         """The key of a graph for a call that has found results in use; None for a plain call.
 
         The signature was in this *state* then. If these are results of other graphs, it is captured
-        anew, in memory of its own. If they are its own, as where a step calls the same code twice,
+        anew. If they are its own, as where a step calls the same code twice,
         there is one more graph.
         """
         with self.lock:

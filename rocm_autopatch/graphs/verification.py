@@ -69,7 +69,9 @@ class ResultVerification:
         call: Callable[[Callable[[], None]], object],
         restore: Callable[[], None],
     ) -> None:
-        self._pool, self._call, self._restore = pool, call, restore
+        self._pool, self._call = pool, call
+        #: Undoes what a call or a replay has changed.
+        self.restore = restore
         self._before = pool.random() if draws else None
         # Of each plain call, on the host. Of the last replay, what differs from the first one, how,
         # and of what shape it is; and whether it has drawn as many numbers.
@@ -117,7 +119,7 @@ class ResultVerification:
     def call_again(self) -> None:
         """Make further plain calls until they explain the replay. All draw the same numbers."""
         for value in _FILLS[len(self._plain) - 1 :]:
-            self._restore()
+            self.restore()
             self.draw_again()
             fill = functools.partial(
                 fill_memory, self._shapes, self._pool.device, value, _BLOCKS, _BLOCKS_BYTES
@@ -126,7 +128,7 @@ class ResultVerification:
                 with CapturedOps(fill=value):
                     self._plain.append(self._sampled_copies(self._call(fill)))
             finally:
-                self._restore()
+                self.restore()
             if self._is_explained():
                 break
 

@@ -47,6 +47,7 @@ from rocm_autopatch.graphs import (
     verification,
 )
 from rocm_autopatch.graphs.memory import GraphMemory
+from rocm_autopatch.graphs.refusal import CaptureBusy
 from rocm_autopatch.graphs.states import CapturedState
 from rocm_autopatch.measure.prove import bench, trials
 
@@ -1533,6 +1534,35 @@ class TestSavedValues:
         backward = seen()[1]
         assert [row["reason"] for row in backward["refused"]] == ["the test said so"] * (fails > 1)
         assert len(backward["graphs"]) == (fails == 1)
+
+    def test_a_capture_that_fails_before_a_replay(
+        self, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It puts nothing back: what it has let go of may be another thread's then."""
+        pair, calls = Pair(), []
+        check, restore = attempts.CaptureAttempt._check_result, host_backup.HostBackup.restore
+
+        def fail(self: Any, result: Any) -> None:
+            if not self._donated or "fails" in calls:
+                check(self, result)
+                return
+            calls.append("fails")
+            raise CaptureBusy("the test said so")
+
+        def note(self: Any) -> None:
+            calls.append("restores")
+            restore(self)
+
+        monkeypatch.setattr(attempts.CaptureAttempt, "_check_result", fail)
+        monkeypatch.setattr(host_backup.HostBackup, "restore", note)
+        for _ in range(7):
+            pair.both(partial(trained, x=batch()))
+            pair.step()
+        # Of the forward's plain call and the backward's, and the same of the next try.
+        at = calls.index("fails")
+        assert calls[:at].count("restores") == 2
+        assert calls[at + 1 :].count("restores") < 2
+        assert seen()[1]["replays"] > 2
 
 
 class Counting(torch.autograd.Function):
