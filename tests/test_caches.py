@@ -610,7 +610,9 @@ class TestMisses:
         found, _ = self.compile_once(torch_python, tmp_path, "2", "freezing", use="require")
         golden(re.sub(r"graph f\w+", "graph KEY", found[0]), "another key", PLACE=place)
 
-    @pytest.mark.parametrize("why", ["turned off", "forced off", "kept in none", "no root"])
+    @pytest.mark.parametrize(
+        "why", ["turned off", "forced off", "kept in none", "no root", "left alone", "late"]
+    )
     def test_a_compile_without_a_lookup(
         self, torch_python: Interpreter, tmp_path: Path, golden: Golden, why: str
     ) -> None:
@@ -619,9 +621,12 @@ class TestMisses:
             "turned off": {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0"},
             "forced off": {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"},
             "no root": {"HOME": ""},
+            "left alone": {"ROCM_AUTOPATCH_KEEP": "caches"},
+            # The watchdog waits for the module that compiles graphs, too.
+            "late": {"ROCM_AUTOPATCH_POLICY": "safe", "TORCHINDUCTOR_FX_GRAPH_CACHE": "0"},
         }.get(why, {})
         env["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path / "inductor")
-        keys = ["post_grad_custom_post_pass"] * (why == "kept in none")
+        keys = {"kept in none": ["post_grad_custom_post_pass"], "late": ["eager"]}.get(why, [])
         (said, *_), _ = self.compile_once(torch_python, tmp_path, "2", *keys, use="require", **env)
         golden(said, "")
         assert not list(tmp_path.rglob("*.so"))

@@ -100,7 +100,7 @@ def test_the_head(report: CompileReport, golden: Golden, monkeypatch: pytest.Mon
         (1, True, True, "with status 1: RuntimeError: no memory"),
         (137, True, False, "with status 137, as SIGKILL ends it"),
         (None, True, False, "not yet, or rocm-autopatch run was ended before it"),
-        (None, False, False, "unknown: it was not started by rocm-autopatch run"),
+        (None, False, False, "unknown: rocm-autopatch run did not start it, or could not note it"),
     ],
 )
 def test_how_it_ended(

@@ -111,7 +111,7 @@ def _tell_error(error: Exception, name: str, page: str) -> int:
         # For example packaging, which is imported only for a policy with a condition.
         page, error = "", UserError(str(error))
     elif isinstance(error, (terminal.NotWritten, BrokenPipeError)):
-        # Who asks a fresh interpreter looks himself whether stdout is still read.
+        # fresh_interpreter raises the second one when nobody reads stdout any more.
         return _not_written(error)
     elif isinstance(error, OSError):
         error = UserError(describe_os_error(error))

@@ -57,7 +57,7 @@ def compare_files(arguments: DiffArguments) -> CommandResult:
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         # Another version of ours may have written a part of them in another shape.
         raise _UnusableReport(
-            f"{' and '.join(files)} can't be compared, a part has another shape: "
+            f"{' and '.join(map(_file_name, files))} can't be compared, a part has another shape: "
             f"{type(error).__name__}: {error}"
         ) from None
     return CommandResult(lambda: lines, lambda: shown, status=0 if shown["same"] else 1)
@@ -102,7 +102,7 @@ def _read_reports(files: tuple[str, str]) -> list[dict[str, Any]]:
     on_stdin = iter(_on_stdin(files.count(_STDIN)) if _STDIN in files else ())
     reports = []
     for file in files:
-        name = "stdin" if file == _STDIN else file
+        name = _file_name(file)
         try:
             report = next(on_stdin) if file == _STDIN else json.loads(_read_bytes(file))
             metrics.check_report(report)
@@ -114,6 +114,10 @@ def _read_reports(files: tuple[str, str]) -> list[dict[str, Any]]:
             raise _UnusableReport(f"{name} is no JSON, so no report: {error}") from None
         reports.append(report)
     return reports
+
+
+def _file_name(file: str) -> str:
+    return "stdin" if file == _STDIN else file
 
 
 def _read_bytes(file: str) -> bytes:
@@ -145,7 +149,7 @@ def _on_stdin(wanted: int) -> list[Any]:
 
 def _head_line(file: str, report: dict[str, Any]) -> dict[str, Any]:
     return {
-        "file": "stdin" if file == _STDIN else file,
+        "file": _file_name(file),
         "node": str(report.get("node", "")),
         "policy": " < ".join(map(str, report["policies"])),
         "digest": report["digest"],

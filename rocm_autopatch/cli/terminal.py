@@ -1,10 +1,10 @@
 """What commands print: harmless to a terminal in any encoding, whatever the text came from.
 
 Images, policies, variables and traces may hold what controls a terminal, reorders text or can't be
-encoded. All that a command prints goes through :class:`Harmless`, which stands for stdout and
-stderr while the command runs: it lets printable characters, newlines and tabs through, and writes
-all else as an escape, ``\\x1b``. :func:`lines` and :func:`say` print one line for each text, so
-they write newlines as escapes, too.
+encoded. All that a command prints goes through :class:`HarmlessWriter`, which stands for stdout
+and stderr while the command runs: it lets printable characters, newlines and tabs through, and
+writes all else as an escape, ``\\x1b``. :func:`print_lines` and :func:`print_error` print one line
+for each text, so they write newlines as escapes, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LEFT_AS_THEY_ARE = re.compile(r"([\n\t])")
 
 
 def colour(code: str, text: str) -> str:
-    """*text* in the colour of an SGR *code*, as :class:`Harmless` writes it."""
+    """*text* in the colour of an SGR *code*, as :class:`HarmlessWriter` writes it."""
     return f"<{_MARK}:{code}>{text}<{_MARK}:0>"
 
 

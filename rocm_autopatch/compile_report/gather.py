@@ -58,13 +58,14 @@ _REASON = re.compile(r"^(?:Graph Break )?Reason: (.*)$", re.MULTILINE)
 _FRAME = re.compile(r'^\s+File "(.+)", line (\d+), in (.*)$', re.MULTILINE)
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _EXPLANATION = re.compile(r"^\s+Explanation: (.*)$", re.MULTILINE)
-# Of what processes wrote about themselves, in bytes: others may have written it.
-_LONGEST = 1 << 26
 _HINT = re.compile(r"^\s+Hint: (.*)$", re.MULTILINE)
 _RAISED = re.compile(r"^(?:torch\._dynamo\.exc\.)?Unsupported: (.*)$", re.MULTILINE)
 # From torch 2.9 on, Dynamo's guards have the types of the local variables.
 _SELF = re.compile(r"source=L\['self'\], .*type=<class '(?:[\w<>]+\.)*(\w+)'>")
 _INSIDE_TORCH = re.compile(r"/(site|dist)-packages/torch/|^<frozen|/torch/_dynamo/")
+
+# Of what processes wrote about themselves, in bytes: others may have written it.
+_LONGEST = 1 << 26
 
 
 def gather_report(directory: Path) -> CompileReport:

@@ -62,7 +62,8 @@ def _prepare_report(directory: Path, environment: dict[str, str]) -> None:
     directory = directory.absolute()
     traces = directory / TRACES
     try:
-        names = os.listdir(directory) if directory.is_dir() else []
+        # A new file system has one directory.
+        names = {*os.listdir(directory)} - {"lost+found"} if directory.is_dir() else set()
         if names and PROCESSES not in names:
             raise OSError(errno.ENOTEMPTY, "it is not empty, so name another directory")
         traces.mkdir(parents=True, exist_ok=True)

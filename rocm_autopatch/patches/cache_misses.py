@@ -81,9 +81,15 @@ def forbid_compiles(module: "ModuleType") -> None:
         return
 
     def fx_codegen_and_compile(*_: object, **__: object) -> object:
+        record = _RECORD["caches"]
+        reason = record["reason"] if record else ""
         raise CacheMiss(
-            "ROCM_AUTOPATCH_CACHE=require, but a graph is compiled that was looked up in no cache: "
-            "the caches are off or can't be used, or Inductor keeps no such graph"
+            "ROCM_AUTOPATCH_CACHE=require, but a graph is compiled: %s"
+            % (
+                "there are no caches of ours (%s)" % reason
+                if reason
+                else "Inductor's caches are off, or it keeps no such graph"
+            )
         )
 
     module.fx_codegen_and_compile = fx_codegen_and_compile  # type: ignore[attr-defined]
@@ -111,7 +117,7 @@ def missed(key: str, hit: bool) -> None:
             _trace_event(changes)
         if changes and not record["require"]:
             text = "a graph is compiled again that is in the caches in %s: %s"
-            startup.say("cache-miss", text % (_looked_up_in(kept), changes))
+            startup.say("cache-miss", text % (kept, changes))
     except Exception as error:
         if failure.programs_own(error):
             raise
@@ -127,7 +133,7 @@ def missed(key: str, hit: bool) -> None:
 def _looked_up_in(kept: str) -> str:
     """Where Inductor has looked: a user may have named a directory of its own."""
     named = os.environ.get("TORCHINDUCTOR_CACHE_DIR", kept)
-    return kept if named.startswith(kept) else named
+    return kept if named.startswith(kept + "/") else named
 
 
 def _trace_event(changes: str) -> None:

@@ -108,6 +108,8 @@ def add(plan: "Plan") -> bool:
         "misses": 0,
     }
     _RECORD["caches"] = done
+    if require and not _RECORD["observe"]:
+        startup.arm({_COMPILES: "rocm_autopatch.patches.cache_misses:forbid_compiles"})
     keep = os.environ.get("ROCM_AUTOPATCH_KEEP", "").split(",")
     if use != "off" and "caches" in map(str.strip, keep):
         done["reason"] = "ROCM_AUTOPATCH_KEEP"
@@ -147,8 +149,6 @@ def add_rows(plan: "Plan", done: "CachesRecord", rows: "tuple[EnvRow, ...]") -> 
     """Add rows to a plan."""
     if not (_RECORD["observe"] or done["reason"]):
         startup.arm({_LOOKUPS: "rocm_autopatch.patches.cache_misses:watch_lookups"})
-    if done["require"] and not _RECORD["observe"]:
-        startup.arm({_COMPILES: "rocm_autopatch.patches.cache_misses:forbid_compiles"})
     # First: a policy that names one of the variables decides.
     plan["env"] = (*rows, *plan["env"])
     # An earlier start in this process tree has given their values, and no user.

@@ -33,8 +33,8 @@ class UserError(Exception):
 
 def describe_os_error(error: OSError) -> str:
     """What the system said, with the file if the error has one."""
-    if error.filename is None:
-        # Of tempfile: it lists the directories that it has tried, and is an error of none of them.
-        no_place = isinstance(error, FileNotFoundError)
-        return f"{error.strerror or error}{': set TMPDIR to another directory' if no_place else ''}"
-    return f"{error.filename}: {error.strerror}"
+    if error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    text = str(error.strerror or error)
+    # Of tempfile, which names the directories that it has tried.
+    return f"{text}: set TMPDIR to another directory" if text.startswith("No usable temp") else text

@@ -107,8 +107,10 @@ def _watch_frames(module: "ConvertFrame") -> None:
         if waits:
             # Only now, at the first compile: a program that only imports torch needs no finder.
             waits.clear()
-            hooks: dict[str, startup.Hook] = {_GRAPHS: _watch_graphs, _KERNELS: _watch_kernels}
-            startup.arm(hooks)
+            from rocm_autopatch.startup import hooks
+
+            for name, hook in ((_GRAPHS, _watch_graphs), (_KERNELS, _watch_kernels)):
+                hooks.add(startup.finder, name, hook)
             on_demand.offer_stacks()
         watch = None
         try:

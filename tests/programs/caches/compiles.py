@@ -1,6 +1,7 @@
 """A compile with other values than torch's own, if arguments name them: hits, misses, an error.
 
-A graph that Inductor keeps in no cache has a pass that it can't tell from others.
+A graph that Inductor keeps in no cache has a pass that it can't tell from others. With "eager",
+Inductor is imported later than Dynamo compiles.
 """
 
 import json
@@ -12,7 +13,9 @@ import torch._inductor.config as config
 import rocm_autopatch
 
 for key in sys.argv[2:]:
-    if key == "post_grad_custom_post_pass":
+    if key == "eager":
+        torch.compile(lambda x: x + 1, backend="eager")(torch.ones(8))
+    elif key == "post_grad_custom_post_pass":
         config.post_grad_custom_post_pass = lambda graph: None
     else:
         setattr(config, key, not getattr(config, key))
