@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -315,6 +316,28 @@ def test_no_directory_for_temporary_files(
     first = done.stdout.splitlines()[0]
     assert "No usable temporary directory found in" in first
     assert first.endswith(": set TMPDIR to another directory")
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        *(("run -- sh -c 'exit 7'", 7), ("policies", 0), ("--version", 0), ("diff a b", 2)),
+        *(("run --report r -- true", 1), ("check a.yaml", 1), ("bundle", 1), ("stauts", 2)),
+    ],
+)
+def test_the_working_directory_is_gone(
+    python311: Interpreter, words: str, status: int, tmp_path: Path
+) -> None:
+    gone, script = tmp_path / "gone", 'cd "$0" && rmdir "$0" && exec "$@"'
+    gone.mkdir()
+    done = subprocess.run(
+        ["sh", "-c", script, gone, python311.path, "-m", "rocm_autopatch", *shlex.split(words)],
+        capture_output=True,
+        text=True,
+        env={"PATH": os.environ["PATH"], "ROCM_AUTOPATCH_LOG": "quiet", "TMPDIR": str(tmp_path)},
+    )
+    assert done.returncode == status, done
+    assert "Traceback" not in done.stderr
 
 
 def test_a_page_with_names_that_are_no_unicode(tmp_path: Path, python311: Interpreter) -> None:

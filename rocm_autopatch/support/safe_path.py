@@ -30,11 +30,15 @@ def leave_out_relative() -> None:
     )
     # site has made them absolute, so an entry that was given as absolute is compared and kept.
     absolute = {os.path.normpath(entry) for entry in entries if os.path.isabs(entry)}
-    relative = {os.path.abspath(entry) for entry in entries if not os.path.isabs(entry)} - absolute
+    try:
+        relative = {os.path.abspath(entry) for entry in entries if not os.path.isabs(entry)}
+    except OSError:
+        # The working directory is gone, and site could make nothing absolute.
+        relative = set()
     sys.path[:] = [
         entry
         for entry in sys.path
-        if os.path.isabs(entry) and os.path.normpath(entry) not in relative
+        if os.path.isabs(entry) and os.path.normpath(entry) not in relative - absolute
     ]
 
 
