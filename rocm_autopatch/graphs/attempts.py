@@ -132,7 +132,7 @@ class ObservationAttempt:
             changes=changes,
             constants=find_constants(result),
             hosted=_numbers_elsewhere(result, pool.device),
-            size=sum(_sizes_of(_leaves(result)).values()),
+            result_bytes=sum(_sizes_of(_leaves(result)).values()),
             side_by_side=_size_side_by_side(result, self._call.leaves),
         )
 
@@ -214,7 +214,7 @@ class CaptureAttempt:
         verify = self._options.verify and self.observed.is_pure
         spoilt = [call.leaves[index] for index in strategy.find_spoilt(call.leaves, self._donated)]
         verify = verify and host_backup.fits_on_host(spoilt)
-        size = sum(_sizes_of(spoilt).values()) + self.observed.size
+        size = sum(_sizes_of(spoilt).values()) + self.observed.result_bytes
         if verify and (self._donated is None or size < _LITTLE):
             self._call_before(undo)
         self._inputs.copy(call.leaves)

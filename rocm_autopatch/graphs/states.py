@@ -88,7 +88,7 @@ class ObservedState:
     #: The numbers in its result that were on another device than the graph's, by their index.
     hosted: dict[int, torch.device]
     #: The bytes of its result.
-    size: int = 0
+    result_bytes: int = 0
     #: For how many bytes of its result a capture takes one piece of memory.
     side_by_side: int = 0
 
