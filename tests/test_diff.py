@@ -325,6 +325,15 @@ def test_what_is_no_report(python311: Interpreter, tmp_path: Path, text: str, sa
         assert said in line or "stdin has 0 reports" in line
 
 
+def test_what_is_wrong_on_stdin(python311: Interpreter, tmp_path: Path) -> None:
+    whole = json.loads(run_command(python311, "status", "--json").stdout)
+    (tmp_path / "a").write_text(json.dumps(whole))
+    changed = json.dumps({**whole, "evidence": 1})
+    done = run_command(python311, "diff", tmp_path / "a", "-", input=changed)
+    assert done.returncode == 2
+    assert f"{tmp_path}/a and stdin can't be compared, a part has another shape: " in done.stderr
+
+
 @pytest.mark.parametrize("wrong", [None, 1, True, "x", [], {}, [1], [None], [{}], {"a": 1}])
 def test_a_part_with_another_shape(python311: Interpreter, tmp_path: Path, wrong: Any) -> None:
     """It is compared, or wrong usage: never an error of ours, nor status 1 for equal digests."""

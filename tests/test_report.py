@@ -520,6 +520,9 @@ def test_wrong_usage(python311: Interpreter, tmp_path: Path, golden: Golden) -> 
         assert done.returncode == status
         golden(done.stderr.splitlines()[-1 if status == 2 else 0], name)
     assert [*(tmp_path / "mine").iterdir()] == [tmp_path / "mine/notes"]
+    # A new file system is empty, too.
+    (tmp_path / "volume/lost+found").mkdir(parents=True)
+    assert run_command(python311, "run", "--report", tmp_path / "volume", "true").returncode == 0
     done = run_command(python311, "report", tmp_path / "none")
     assert (done.returncode, done.stdout) == (1, "")
     golden(done.stderr, "report")
